@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, final
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -23,6 +24,9 @@ from iris.kernel.errors import IrisError, NoSuchCluster, RequestTimeout
 
 PATIENCE: Final = 30.0
 """Seconds that a bridge may be away before what programs have open at it ends; until then it is waited for."""
+
+MOST: Final = 32
+"""Programs of one client that use the bridge at a time: a bridge lets the door's cluster have 256, and 64 queues."""
 
 WAIT: Final = 5.0
 """Seconds that a program waits for a bridge when it comes, if it does not say."""
@@ -51,6 +55,8 @@ class DoorBridge:
         self._patience = patience
         self._lost = asyncio.Event()
         self._open: dict[Dialogue, asyncio.Event] = {}
+        self._lent = Counter[str]()
+        """Number of programs, by the name of their client."""
 
     @property
     def programs(self) -> int:
@@ -69,13 +75,27 @@ class DoorBridge:
                     self._lost.set()
                     self._lost = asyncio.Event()
 
-    async def check_there(self, wait: float) -> None:
-        """Wait for the bridge; raise Problem if it is not there in time."""
-        if not self._node.members(self.name):
-            try:
-                await self._node.wait_for(self.name, timeout=wait)
-            except RequestTimeout:
-                raise self._away() from None
+    @asynccontextmanager
+    async def lent(self, client: Client, wait: float) -> AsyncGenerator[None]:
+        """Lend the bridge to a program for the length of the block.
+
+        Raises:
+            Problem: its client has as many programs there as it may, or the bridge is not there in time.
+        """
+        if self._lent[client.name] >= MOST:
+            detail = f"{MOST} programs of a client use the bridge at a time at most"
+            raise Problem(429, "too_many_streams", detail, retry_after=1)
+        self._lent[client.name] += 1
+        try:
+            if not self._node.members(self.name):
+                try:
+                    await self._node.wait_for(self.name, timeout=wait)
+                except RequestTimeout:
+                    raise self._away() from None
+            yield
+        finally:
+            self._lent[client.name] -= 1
+            self._lent += Counter()  # without those of which there are none
 
     async def until_lost(self) -> None:
         """Wait until the bridge was away for too long, and raise Problem then."""

@@ -45,12 +45,14 @@ async def take_jobs(bridge: DoorBridge, client: Client, socket: WebSocket, max_m
         limit, wait = options.pop("limit", _LIMIT), options.pop("wait", WAIT)
         if not 0 < limit <= _MAX_LIMIT:
             raise Problem(400, "malformed", f"limit is a whole number from 1 to {_MAX_LIMIT}")
-        async with client.streaming():
-            await bridge.check_there(wait)
-            async with bridge.handle.queue(name, **options) as queue:
-                taking = _Taking(client, socket, queue.receive(limit))
-                taking.post({"type": "ready", "queue": name, "limit": limit, "max_message": max_message})
-                await bridge.converse(taking)
+        async with (
+            client.streaming(),
+            bridge.lent(client, wait),
+            bridge.handle.queue(name, **options) as queue,
+        ):
+            taking = _Taking(client, socket, queue.receive(limit))
+            taking.post({"type": "ready", "queue": name, "limit": limit, "max_message": max_message})
+            await bridge.converse(taking)
 
     return await until_closed(socket, PROTOCOL, take)
 

@@ -39,8 +39,7 @@ async def hold_lease(bridge: DoorBridge, client: Client, socket: WebSocket) -> i
         cluster, _, name = str(socket.path_params["name"]).partition("/")
         client.check("lease", f"{cluster}/{name}")
         ttl, wait = options.get("ttl", _TTL), options.pop("wait", WAIT)
-        async with client.streaming():
-            await bridge.check_there(wait)
+        async with client.streaming(), bridge.lent(client, wait):
             await bridge.converse(
                 _Holding(client, socket, bridge.handle, name, ttl, cluster, float(options["timeout"]))
             )

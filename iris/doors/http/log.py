@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, Literal, final
 
@@ -48,10 +49,9 @@ async def read_log(bridge: DoorBridge, client: Client, socket: WebSocket, max_me
             raise Problem(400, "malformed", f"limit is a whole number from 1 to {_MAX_LIMIT}")
         if "start" in options:
             options["start"] = _start(options["start"])
-        async with client.streaming():
+        async with client.streaming(), bridge.lent(client, wait):
             with client.holding() as hold:
                 hold(_AHEAD)
-                await bridge.check_there(wait)
                 async with bridge.handle.consume(*topics, **options) as consumer:
                     reading = _Reading(client, socket, consumer, limit)
                     reading.post({"type": "ready", "limit": limit, "max_message": max_message})
@@ -60,9 +60,12 @@ async def read_log(bridge: DoorBridge, client: Client, socket: WebSocket, max_me
     return await until_closed(socket, PROTOCOL, read)
 
 
+_WORDS: Final[Mapping[str, Literal["earliest", "latest"]]] = {"earliest": "earliest", "latest": "latest"}
+
+
 def _start(text: str) -> Literal["earliest", "latest"] | datetime | int:
-    if text == "earliest" or text == "latest":
-        return text
+    if text in _WORDS:
+        return _WORDS[text]
     if text.isascii() and text.isdigit():
         return int(text)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -481,3 +482,15 @@ def test_a_request_with_a_key_is_done_once_by_the_programs_that_serve(run: Run, 
                 assert await asking == "late"
 
     run(work, rights={**RIGHTS, "serve": ("orders",)})
+
+
+def test_one_client_does_not_use_up_the_bridge(run: Run, tmp_path: Path) -> None:
+    async def work(place: Place) -> None:
+        async with bridged(tmp_path, place), contextlib.AsyncExitStack() as stack:
+            for _ in range(32):
+                program = await stack.enter_async_context(at(place, "read?topic=orders.tea"))
+                assert (await program.next())["type"] == "ready"
+            async with at(place, "take/jobs") as program:
+                assert (await program.ending())[0] == 4429
+
+    run(work, rights=RIGHTS, limits=ClientLimits(bytes=128 << 20))

@@ -256,7 +256,7 @@ def test_workers_of_three_languages_share_a_queue(
         door = stack.enter_context(DoorProcess(terminal))
         desk = stack.enter_context(node_of(terminal, monkeypatch))
         by_node, by_python = threading.Thread(target=run_node), threading.Thread(target=lambda: work(worker))
-        command = [tmp_path / "worker", door.url, "jobs", record, "1"]
+        command = [str(tmp_path / "worker"), door.url, "jobs", str(record), "1"]
         program = subprocess.Popen(command, env={**os.environ, "TOKEN": secret}, stdout=subprocess.PIPE)
         stack.enter_context(program)
         stack.callback(program.kill)
