@@ -10,6 +10,7 @@ import os
 import subprocess
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 import iris.sync
@@ -213,6 +215,33 @@ def test_a_page_uses_the_bridge(terminal: Terminal, tmp_path: Path) -> None:
         page.run(f"{known} window.told = null; (async () => {{ {USE} }})().then((told) => (window.told = told));")
         page.wait_for("told !== null")
         assert page.run("return told") == EXPECTED
+
+
+def test_a_job_whose_door_is_killed_is_given_out_again(terminal: Terminal) -> None:
+    secret = token(terminal, "web", *RIGHTS)
+
+    def connected(door: DoorProcess) -> ClientConnection:
+        url = door.url.replace("http", "ws", 1) + "/take/jobs?backoff=0.01&wait=40"
+        return connect(url, additional_headers={"authorization": f"Bearer {secret}"})
+
+    def job(program: ClientConnection) -> dict[str, Any]:
+        while (message := json.loads(program.recv(PATIENCE)))["type"] != "job":
+            pass
+        return dict(message)
+
+    with bridge(terminal), DoorProcess(terminal) as door:
+        with connected(door) as program:
+            put = urllib.request.Request(f"{door.url}/put/jobs?timeout=40", b"1", {"authorization": f"Bearer {secret}"})
+            put.add_header("content-type", "application/json")
+            assert urllib.request.urlopen(put).status == 204
+            assert (job(program)["attempt"]) == 1
+            door.kill()
+        door.start()
+        with connected(door) as program:
+            again = job(program)
+            assert (again["payload"], again["attempt"]) == (1, 2)
+            program.send(json.dumps({"type": "commit", "id": again["id"]}))
+            assert json.loads(program.recv(PATIENCE)) == {"type": "committed", "id": again["id"]}
 
 
 @in_node
