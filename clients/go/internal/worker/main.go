@@ -1,4 +1,6 @@
 // Command worker does the jobs of a queue, and writes the payload of each that it has done into a file.
+//
+// It is made to be killed, which is not the fault of its jobs: so it takes many failed attempts to make one a dead letter.
 package main
 
 import (
@@ -38,5 +40,5 @@ func run(address, queue, record, limit string) error {
 	return client.Work(ctx, queue, func(_ context.Context, job *iris.Job) error {
 		_, err := fmt.Fprintf(file, "%s\n", job.Payload.Data)
 		return err
-	}, iris.WorkOptions{Limit: jobs, Ready: func() { fmt.Println("ready") }})
+	}, iris.WorkOptions{Limit: jobs, Attempts: 1000, Ready: func() { fmt.Println("ready") }})
 }
