@@ -46,6 +46,7 @@ const (
 	ErrNotSent         Code = "not_sent"               // nothing: it was not sent, by the door or to it
 	ErrNoBridge        Code = "no_bridge"              // nothing: the bridge that remembers outcomes is away
 	ErrTooManyKeys     Code = "too_many_keys"          // nothing: the bridge remembers as many outcomes as it may
+	ErrLeaseLost       Code = "lease_lost"             // the lease was over before: another one may have it
 	ErrTimeout         Code = "timeout"                // unknown: no reply in time; also errors.Is context.DeadlineExceeded
 )
 

@@ -85,6 +85,15 @@ func Confirmed() CallOption { return text("confirm", "true") }
 // Retain has the door keep the event for those who subscribe later.
 func Retain() CallOption { return text("retain", "true") }
 
+// Delay is the time for which a job is not handed out.
+func Delay(d time.Duration) CallOption { return text("delay", seconds(d)) }
+
+// Expires is the time after which a job is not begun any more.
+func Expires(d time.Duration) CallOption { return text("expires", seconds(d)) }
+
+// JobPriority is from -9 to 9: a job with a higher one is handed out first.
+func JobPriority(number int) CallOption { return text("priority", strconv.Itoa(number)) }
+
 // Header sends a header to the member: a name in small letters, and a text.
 func Header(name, value string) CallOption {
 	return func(o *callOptions) { o.header.Set("Iris-Header-"+name, value) }

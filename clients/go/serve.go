@@ -39,6 +39,7 @@ type Request struct {
 	Payload   Payload
 	Headers   map[string]string
 	Sender    Sender
+	Key       string // idempotency key of the caller; empty if there is none
 }
 
 // Message is what all members of a cluster are told by Client.Broadcast.
@@ -79,6 +80,9 @@ type Service struct {
 type ServeOptions struct {
 	// Capacity is the number of requests that the program takes at a time, from 1 to 1,024; 16 if it is 0.
 	Capacity int
+	// Keep is the time for which a bridge remembers the outcomes of requests with an idempotency key; without it they are
+	// refused.  All programs that serve the cluster at a door say the same.
+	Keep time.Duration
 	// DrainTimeout is the time for what is in progress when the program stops serving; 10 s if it is 0.
 	DrainTimeout time.Duration
 	// Ready is called whenever the program is registered at the door, with the node id of the member.  May be nil.
@@ -171,6 +175,7 @@ type incoming struct {
 	Member     string            `json:"member"`
 	Capacity   int               `json:"capacity"`
 	MaxMessage int               `json:"max_message"`
+	bridged
 
 	payload Payload
 }
@@ -184,6 +189,8 @@ type outgoing struct {
 	Detail   string          `json:"detail,omitempty"`
 	Payload  json.RawMessage `json:"payload,omitempty"`
 	Encoding string          `json:"encoding,omitempty"`
+
+	Permanent bool `json:"permanent,omitempty"`
 }
 
 // decode reads a message: a map in JSON, with its payload in an envelope or behind a line feed.
@@ -228,6 +235,9 @@ func (p *program) serve(c *Client, working, serving context.Context, cluster str
 	query := url.Values{}
 	if p.options.Capacity != 0 {
 		query.Set("capacity", strconv.Itoa(p.options.Capacity))
+	}
+	if p.options.Keep != 0 {
+		query.Set("keep", seconds(p.options.Keep))
 	}
 	connecting, cancel := context.WithTimeoutCause(p.ctx, 2*usual, errSilent)
 	defer cancel()
@@ -372,7 +382,7 @@ func (p *program) answer(ctx context.Context, message *incoming) (reply Payload,
 	if !has {
 		return Payload{}, noSuchOperation(message)
 	}
-	request := &Request{message.Operation, message.payload, message.Headers, message.from()}
+	request := &Request{message.Operation, message.payload, message.Headers, message.from(), message.Key}
 	err = p.guard(func() error {
 		value, err := handle(ctx, request)
 		if err == nil {

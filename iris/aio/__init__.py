@@ -15,7 +15,7 @@ trio's is: here it has the same signature and docstring.  Cancelling is asyncio'
 
 Promises: what cancelling leaves behind is what it leaves behind with trio.  A wait that is cancelled in the very moment
 in which it succeeds raises ``CancelledError``; a message or event that had come is kept for the next call.
-Not here: ``Tunnel.as_stream``, whose streams are trio's, and ``Lease.left``.
+Not here: ``Tunnel.as_stream``, whose streams are trio's.
 """
 
 from typing import TypeAlias

@@ -228,6 +228,7 @@ class Lease(Handle[TrioLease]):
 
     name = Shown[str]()
     token = Shown[int]()
+    left = Shown[float]()
 
 
 @final

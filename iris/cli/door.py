@@ -46,6 +46,7 @@ FILE: Final = click.Path(path_type=Path, dir_okay=False)
 @click.option("--client-ca", type=FILE, metavar="FILE", help="Who signs the certificates of clients that come by nng.")
 @click.option("--plaintext", is_flag=True, help="No TLS, though others than this machine can come: a proxy has it.")
 @click.option("--allow-origin", "origins", multiple=True, metavar="ORIGIN", help="Pages that may use it; repeated.")
+@click.option("--bridge", default="bridge", show_default=True, metavar="NAME", help="Whose jobs and log it lends.")
 @click.option(
     "--max-connections", type=click.IntRange(1), default=1000, show_default=True, metavar="N",
     help="Of HTTP, as many of MQTT, and of each protocol of nng.",
@@ -65,6 +66,7 @@ def door(
     client_ca: Path | None,
     plaintext: bool,
     origins: tuple[str, ...],
+    bridge: str,
     max_connections: int,
 ) -> int:
     """Let programs without a node address clusters, until Ctrl-C: over HTTP, MQTT and nng.
@@ -97,14 +99,21 @@ def door(
                 iris.aio.open_node(None if connection.credential else DOOR, **connection.arguments())
             )
             await stack.enter_async_context(connection.serving_metrics(node))
-            clusters = ServedClusters(node)
+            clusters = ServedClusters(node, bridge)
             note(f"{node.id} is a door for {len(clients)} clients")
             if http_at:
                 sockets = _listening(stack, http_at, plaintext or tls is not None)
                 limits = http.HttpLimits(connections=max_connections)
                 http_door = await stack.enter_async_context(
                     http.open_http_door(
-                        node, clients, clusters, sockets=sockets, tls=tls, origins=origins, limits=limits
+                        node,
+                        clients,
+                        clusters,
+                        sockets=sockets,
+                        tls=tls,
+                        origins=origins,
+                        bridge=bridge,
+                        limits=limits,
                     )
                 )
                 stack.callback(lambda: _print_counters("HTTP", http_door.statistics()))

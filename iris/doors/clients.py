@@ -37,7 +37,7 @@ CLIENT_HEADER: Final = "iris-client"
 _REREAD: Final = 1.0
 """Seconds between two looks at the tokens file."""
 
-Right = Literal["call", "publish", "subscribe", "serve"]
+Right = Literal["call", "publish", "subscribe", "serve", "take", "read", "lease"]
 
 
 _WAITING: Final = SubscriptionLimits(events=1024, bytes=1 << 20)
@@ -149,7 +149,7 @@ class Client:
         self._withdrawn = asyncio.Event()
 
     def check(self, right: Right, wanted: str) -> None:
-        """Raise ``Problem`` unless it may do this with a cluster, topic or pattern, and its token still counts."""
+        """Raise ``Problem`` unless it may do this with what ``Token`` says, and its token still counts."""
         self._check_token()
         if not self.token.may(right, wanted):
             raise Problem(403, "not_allowed", f"client {self.name} may not {right} {wanted!r:.300}")

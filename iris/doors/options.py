@@ -50,7 +50,14 @@ BROADCAST: Final[Readers] = {"wait": number}
 PUBLISH: Final[Readers] = {"confirm": flag, "timeout": number, "key": str, "retain": flag}
 PUSH: Final[Readers] = {"key": str, "retain": flag}
 TUNNEL: Final[Readers] = {"operation": str, "timeout": number, "wait": number, "key": str, "prefer_site": str}
-SERVE: Final[Readers] = {"capacity": whole}
+SERVE: Final[Readers] = {"capacity": whole, "keep": number}
+PUT: Final[Readers] = {"key": str, "delay": number, "expires": number, "priority": whole, "timeout": number}
+TAKE: Final[Readers] = {
+    "limit": whole, "lease": number, "attempts": whole, "backoff": number, "dead": str, "wait": number,
+}  # fmt: skip
+READ: Final[Readers] = {"group": str, "start": str, "until": str, "replay": flag, "limit": whole, "wait": number}
+LEASE: Final[Readers] = {"ttl": number, "timeout": number, "wait": number}
+QUEUE: Final[Readers] = {"timeout": number}
 
 TIMEOUT: Final = 5.0
 """Seconds that a request, a confirmation and the opening of a tunnel have if their client does not say."""

@@ -22,7 +22,7 @@ from iris.doors.problems import Problem
 from iris.kernel.errors import IrisError, RemoteError
 from iris.patterns.messages import Message, Request
 from iris.patterns.request import DRAINING
-from iris.patterns.service import Limits, Unserved, stand_in
+from iris.patterns.service import Limits, Outcomes, Unserved, stand_in
 
 _UNANSWERED: Final = 3
 """Requests in a row that a program has left unanswered until their deadline, after which it gets one at a time."""
@@ -95,15 +95,17 @@ class ServedCluster:
         ended: set when it is a member no more.
         empty: set when the last holder has gone.
         missed: broadcasts that a program did not get, as it had no room.
+        outcomes: rules by which outcomes of requests with an idempotency key are kept; None: such ones are refused.
     """
 
-    def __init__(self, node: iris.aio.Node, cluster: str) -> None:
+    def __init__(self, node: iris.aio.Node, cluster: str, outcomes: Outcomes | None) -> None:
         self.holders = 0
         self.joined: Final = asyncio.Event()
         self.empty: Final = asyncio.Event()
         self.ended: Final = asyncio.Event()
         self.error: Exception | None = None
         self.missed = 0
+        self.outcomes: Final = outcomes
         self._node = node
         self._cluster = cluster
         self._places: list[_Place] = []
@@ -134,6 +136,7 @@ class ServedCluster:
         """Be a member until ``leave``, and until what is in progress then is over."""
         try:
             service = stand_in(self._cluster, self._request, self._broadcast, self._tunnel)
+            service.outcomes = self.outcomes
             async with self._node.join(self._cluster, service, limits=Limits(concurrency=1)) as self._membership:
                 self._resize()
                 self.joined.set()
@@ -277,9 +280,11 @@ class ServedClusters:
     Attributes:
         member: the node, as callers see it.
         patience: seconds that a member may make broadcasts wait.
+        bridge: cluster of the bridge that keeps the outcomes of requests with an idempotency key.
     """
 
-    def __init__(self, node: iris.aio.Node) -> None:
+    def __init__(self, node: iris.aio.Node, bridge: str = "bridge") -> None:
+        self.bridge: Final = bridge
         self.member: Final = str(node.id)
         self.patience: Final = node._inner._config.broadcast_patience
         self._node = node
@@ -298,19 +303,21 @@ class ServedClusters:
         return self._missed + sum(served.missed for served in self._clusters.values())
 
     @asynccontextmanager
-    async def joined(self, cluster: str) -> AsyncGenerator[ServedCluster]:
+    async def joined(self, cluster: str, outcomes: Outcomes | None = None) -> AsyncGenerator[ServedCluster]:
         """Have the node be a member of a cluster for the length of the block.
 
         Raises:
-            Problem: it may not.
+            Problem: it may not, or keeps other outcomes there, for a program that came before.
         """
         while (served := self._clusters.get(cluster)) is not None and served.is_leaving:
             await served.ended.wait()
         if served is None:
-            served = self._clusters[cluster] = ServedCluster(self._node, cluster)
+            served = self._clusters[cluster] = ServedCluster(self._node, cluster, outcomes)
             task = asyncio.create_task(self._run(cluster, served))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+        elif served.outcomes != outcomes:
+            raise Problem(400, "malformed", f"all programs that serve {cluster!r:.300} here say the same keep")
         served.holders += 1
         try:
             await served.joined.wait()

@@ -42,6 +42,10 @@ class Token(Struct, frozen=True, kw_only=True):
         subscribe: patterns of topics that it may subscribe to.  Patterns are of the door's realm; one with ``REALM/``
             before it is of that other realm, and there is none for all realms.
         serve: patterns of clusters that it may serve, of the door's realm.  There is none for those of Iris itself.
+        take: patterns of queues whose jobs it may take, and that it may look at.
+        read: patterns of topics that it may read in a bridge's log.  Before one stands ``GROUP/`` if that is in a group
+            that goes on where it was.
+        lease: ``CLUSTER/PATTERN``: leases of a cluster that it may hold.
         expires: seconds of Unix time at which it ends; None: never.
         rate: messages that it may send each second, at each door; None: any number.
         rate_bytes: bytes of their payloads and headers each second, likewise.
@@ -53,6 +57,9 @@ class Token(Struct, frozen=True, kw_only=True):
     publish: tuple[str, ...] = ()
     subscribe: tuple[str, ...] = ()
     serve: tuple[str, ...] = ()
+    take: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
+    lease: tuple[str, ...] = ()
     expires: float | None = None
     rate: float | None = None
     rate_bytes: float | None = None
@@ -74,7 +81,10 @@ def permits(pattern: str, wanted: str) -> bool:
 
 
 def _parts(pattern: str) -> tuple[str, str]:
-    """Return ``REALM/`` that a name or pattern begins with, empty for the door's own, and the rest."""
+    """Return ``REALM/`` that a name or pattern begins with, empty if there is none, and the rest.
+
+    Of the right to read it is ``GROUP/``, of that to leases ``CLUSTER/``.
+    """
     realm, slash, name = pattern.partition("/")
     return (realm + slash, name) if slash else ("", pattern)
 
@@ -82,10 +92,13 @@ def _parts(pattern: str) -> tuple[str, str]:
 def _check(patterns: tuple[str, ...], client: str, right: str) -> None:
     """Raise ConfigError if a pattern of a right is malformed, or they are too many."""
     for realm, _ in map(_parts, patterns):
-        if realm and right == "serve":
-            raise ConfigError(f"client {client} serves a cluster of the door's own realm: leave {realm!r} out of serve")
+        if realm and right in ("serve", "take"):
+            what = "serves a cluster" if right == "serve" else "takes from a queue"
+            raise ConfigError(f"client {client} {what} of the door's own realm: leave {realm!r} out of {right}")
         if realm:
-            check_name(realm[:-1], "realm")
+            check_name(realm[:-1], {"read": "group", "lease": "cluster"}.get(right, "realm"))
+        elif right == "lease":
+            raise ConfigError(f"client {client} holds leases of a cluster: write CLUSTER/PATTERN, such as 'orders/>'")
     check_patterns(tuple(_parts(pattern)[1] for pattern in patterns), f"client {client}", right)
 
 
@@ -94,7 +107,7 @@ _LAST: Final = 1e11
 
 _MAX_SUBSCRIPTIONS: Final = 4096
 
-RIGHTS: Final = ("call", "publish", "subscribe", "serve")
+RIGHTS: Final = ("call", "publish", "subscribe", "serve", "take", "read", "lease")
 _RATES: Final = ("rate", "rate_bytes")
 
 
@@ -163,6 +176,9 @@ def grant(
     publish: tuple[str, ...] = (),
     subscribe: tuple[str, ...] = (),
     serve: tuple[str, ...] = (),
+    take: tuple[str, ...] = (),
+    read: tuple[str, ...] = (),
+    lease: tuple[str, ...] = (),
     expires: float | None = None,
     rate: float | None = None,
     rate_bytes: float | None = None,
@@ -185,8 +201,8 @@ def grant(
     most = None if subscriptions is None else _subscriptions(subscriptions)
     secret = _PREFIX + secrets.token_urlsafe(32)
     token = Token(
-        digest=digest_of(secret), call=call, publish=publish, subscribe=subscribe, serve=serve, expires=expires,
-        subscriptions=most, **rates,
+        digest=digest_of(secret), call=call, publish=publish, subscribe=subscribe, serve=serve, take=take, read=read,
+        lease=lease, expires=expires, subscriptions=most, **rates,
     )  # fmt: skip
     for right in RIGHTS:
         _check(getattr(token, right), name, right)

@@ -97,6 +97,31 @@ def test_a_right_to_serve_is_one_in_the_own_realm_and_stands_in_the_file_only_if
         grant(file, "shop", serve=("acme/orders",))
 
 
+def test_rights_to_the_bridge_name_a_queue_a_group_and_a_cluster(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    grant(file, "web", take=("jobs.*",), read=("billing/orders.>", "news"), lease=("orders/leader", "shop/>"))
+    token = load_tokens(file)["web"]
+    wanted = {
+        "take": {"jobs.a": True, "jobs": False, "acme/jobs.a": False},
+        "read": {"billing/orders.tea": True, "orders.tea": False, "news": True, "billing/news": False, ">": False},
+        "lease": {
+            "orders/leader": True,
+            "orders/other": False,
+            "shop/any": True,
+            "leader": False,
+            "other/leader": False,
+        },
+    }
+    for right, names in wanted.items():
+        assert {name: token.may(right, name) for name in names} == names
+    with pytest.raises(iris.ConfigError, match="leave 'acme/' out of take"):
+        grant(file, "web", take=("acme/jobs",))
+    with pytest.raises(iris.ConfigError, match="write CLUSTER/PATTERN"):
+        grant(file, "web", lease=("leader",))
+    with pytest.raises(iris.ConfigError, match="group"):
+        grant(file, "web", read=("a b/news",))
+
+
 def test_a_second_token_of_a_client_takes_the_place_of_the_first(tmp_path: Path) -> None:
     file = tmp_path / "tokens"
     first, other = grant(file, "web"), grant(file, "other")

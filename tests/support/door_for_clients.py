@@ -91,8 +91,10 @@ def open_door_for_clients() -> Generator[dict[str, str]]:
     """Run the door for the length of the block, whose value are the variables by which clients find it."""
     with open_terminal() as terminal:
         (terminal.directory / "mirror_service.py").write_text(SERVICE)
-        secret = token(terminal, "client", *ALL_RIGHTS, "--serve", "go.>", "--serve", "go")
+        rights = ("--serve", "go.>", "--serve", "go", "--take", "go.>", "--read", "go/go.>", "--read", "go.>")
+        secret = token(terminal, "client", *ALL_RIGHTS, *rights, "--lease", "iris.door/>")
         with (
+            terminal.started("bridge", "--topic", "go.>", "--data", "log", announces="serves bridge"),
             terminal.started("run", "mirror_service:mirrors", announces="mirrors"),
             DoorProcess(terminal) as door,
         ):

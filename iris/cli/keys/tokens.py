@@ -22,6 +22,9 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--publish", multiple=True, metavar="PATTERN", help="Topics it may publish.")
 @click.option("--subscribe", multiple=True, metavar="PATTERN", help="Topics it may subscribe to.")
 @click.option("--serve", multiple=True, metavar="PATTERN", help="Clusters it may serve.")
+@click.option("--take", multiple=True, metavar="PATTERN", help="Queues whose jobs it may take; --publish puts some.")
+@click.option("--read", multiple=True, metavar="[GROUP/]PATTERN", help="Topics of a bridge's log; in that group.")
+@click.option("--lease", multiple=True, metavar="CLUSTER/PATTERN", help="Leases of that cluster that it may hold.")
 @click.option("--rate", type=Finite(0.001, 1e12), metavar="N", help="Messages a second that it may send at a door.")
 @click.option("--rate-bytes", type=Finite(0.001, 1e12), metavar="N", help="Bytes a second of their payloads.")
 @click.option("--subscriptions", type=click.IntRange(1, 4096), metavar="N", help="Subscriptions at a time (64).")
@@ -33,6 +36,9 @@ def token(
     publish: tuple[str, ...],
     subscribe: tuple[str, ...],
     serve: tuple[str, ...],
+    take: tuple[str, ...],
+    read: tuple[str, ...],
+    lease: tuple[str, ...],
     rate: float | None,
     rate_bytes: float | None,
     subscriptions: int | None,
@@ -52,6 +58,9 @@ def token(
         publish=publish,
         subscribe=subscribe,
         serve=serve,
+        take=take,
+        read=read,
+        lease=lease,
         expires=expires,
         rate=rate,
         rate_bytes=rate_bytes,

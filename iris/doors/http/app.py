@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 import iris.aio
-from iris.doors.clients import Client, Clients
+from iris.doors.clients import Client, Clients, Right
 from iris.doors.http import asyncapi, events, reading
 from iris.doors.http.answering import (
     Begin,
@@ -33,6 +33,8 @@ from iris.doors.http.answering import (
     send_held,
     while_connected,
 )
+from iris.doors.http.bridged import routes_of
+from iris.doors.http.bridging import DoorBridge
 from iris.doors.http.limits import HttpLimits, HttpStatistics
 from iris.doors.http.serving import serve_program
 from iris.doors.http.tunnels import serve_tunnel
@@ -56,6 +58,7 @@ def make_app(
     node: iris.aio.Node,
     clients: Clients,
     clusters: ServedClusters,
+    bridge: DoorBridge,
     limits: HttpLimits,
     counted: HttpStatistics,
     origins: Sequence[str],
@@ -66,6 +69,7 @@ def make_app(
         node: node whose place is lent.
         clients: clients that may use it.
         clusters: clusters that it serves for programs.
+        bridge: bridge whose jobs, log and leases it lends.
         limits: limits of all of them together.
         counted: counters of what is done.
         origins: origins of pages elsewhere that may use it, as browsers name them; ``*`` for all.
@@ -81,6 +85,7 @@ def make_app(
             Route("/subscribe", door.subscribe, methods=["GET"]),
             WebSocketRoute("/tunnel/{name:path}", door.tunnel),
             WebSocketRoute("/serve/{name:path}", door.serve),
+            *routes_of(bridge, door, limits.body),
             WebSocketRoute("/{name:path}", door.no_such_tunnel),
             Route("/iris.js", _module, methods=["GET"]),
             Route("/asyncapi.json", _protocol, methods=["GET"]),
@@ -151,9 +156,7 @@ class _Door:
 
     async def broadcast(self, http: Request) -> Response:
         """``POST /broadcast/CLUSTER``: tell all members."""
-        client = await reading.client_of(http, self._clients)
-        reading.check_no_key(http)
-        return self._call(http, client, "call", self._node.broadcast, BROADCAST, _done)
+        return await self.call(http, "call", self._node.broadcast, BROADCAST)
 
     async def publish(self, http: Request) -> Response:
         """``POST /publish/TOPIC``: send an event to all subscribers."""
@@ -161,11 +164,21 @@ class _Door:
         reading.check_no_key(http)
         return self._call(http, client, "publish", partial(client.publish, self._node), PUBLISH, _done)
 
+    async def call(
+        self, http: Request, right: Right, function: Callable[..., Awaitable[object]], known: Readers
+    ) -> Response:
+        """See ``Caller``."""
+        client = await reading.client_of(http, self._clients)
+        reading.check_no_key(http)
+        return self._call(
+            http, client, right, function, known, lambda reply: _done(reply) if reply is None else answer(http, reply)
+        )
+
     def _call(
         self,
         http: Request,
         client: Client,
-        right: Literal["call", "publish"],
+        right: Right,
         function: Callable[..., Awaitable[object]],
         known: Readers,
         reply: Callable[[object], Response],
@@ -234,14 +247,15 @@ class _Door:
 
     async def tunnel(self, socket: WebSocket) -> None:
         """``/tunnel/CLUSTER``: a tunnel to one member."""
-        await self._talk(socket, lambda client: serve_tunnel(self._node, client, socket, self._counted))
+        await self.talk(socket, lambda client: serve_tunnel(self._node, client, socket, self._counted))
 
     async def serve(self, socket: WebSocket) -> None:
         """``/serve/CLUSTER``: a program that serves a cluster."""
         limit, counted = self._limits.body, self._counted
-        await self._talk(socket, lambda client: serve_program(self._clusters, client, socket, limit, counted))
+        await self.talk(socket, lambda client: serve_program(self._clusters, client, socket, limit, counted))
 
-    async def _talk(self, socket: WebSocket, work: Callable[[Client], Awaitable[int]]) -> None:
+    async def talk(self, socket: WebSocket, work: Callable[[Client], Awaitable[int]]) -> None:
+        """See ``Caller``."""
         try:
             client = await reading.client_of(socket, self._clients)
         except Problem as error:
@@ -265,7 +279,7 @@ class _Door:
 
     async def no_such_tunnel(self, socket: WebSocket) -> None:
         """Tell a client that there is no WebSocket at an address."""
-        detail = f"there is no WebSocket at {socket.url.path:.200}: there are /tunnel/CLUSTER and /serve/CLUSTER"
+        detail = f"there is no WebSocket at {socket.url.path:.200}: see docs/reference/doors"
         await socket.send_denial_response(self._refuse(Problem(404, "no_such_address", detail)))
 
     async def no_such_address(self, http: Request, error: Exception) -> Response:

@@ -42,7 +42,7 @@ export class Door {
     this.token = token;
   }
 
-  /** Ask one member of a cluster; resolves to its reply. */
+  /** Ask one member of a cluster; resolves to its reply.  With `idempotencyKey: "order-7"` it is done once. */
   async request(cluster, payload = new Uint8Array(), options = {}) {
     const answer = await this.#post("request", cluster, payload, options);
     const type = answer.headers.get("content-type");
@@ -150,27 +150,160 @@ export class Door {
    *
    * When the connection is lost it connects again.  Once the option `signal` aborts it drains: it finishes what is in
    * progress, and resolves.  An error says that this client may not serve the cluster.
-   * `capacity` requests come at a time.  `onReady` is called whenever requests come from now on.
+   * `capacity` requests come at a time.  With `keep` (seconds) a bridge remembers what requests with an idempotency key
+   * (`key` of a request) came to.  `onReady` is called whenever requests come from now on.
    */
-  async serve(cluster, handlers, { capacity = 16, signal = null, onReady = null } = {}) {
-    for (let pause = 100; !signal?.aborted; pause = Math.min(2 * pause, 5000)) {
-      const socket = this.#socket("serve", cluster, { capacity }, "iris.serve.1");
-      const program = new Program(socket, handlers, () => {
-        pause = 100;
+  async serve(cluster, handlers, { capacity = 16, keep = null, signal = null, onReady = null } = {}) {
+    await this.#again(signal, (ready) => {
+      const socket = this.#socket("serve", cluster, keep === null ? { capacity } : { capacity, keep }, "iris.serve.1");
+      return new Program(socket, handlers, () => {
+        ready();
         onReady?.();
       });
+    });
+  }
+
+  /**
+   * Put a job into a queue; it resolves when the job is on the bridge's disk.
+   * Options: key, delay, expires, priority (-9 to 9), timeout, headers.
+   */
+  async put(queue, payload = new Uint8Array(), options = {}) {
+    await this.#post("put", queue, payload, options);
+  }
+
+  /** How many jobs of a queue are waiting, delayed, in_hand, done, dead and so on. */
+  async queueStatus(queue) {
+    return (await this.#fetch(`/queue/${encodeURIComponent(queue)}`, { headers: {} })).json();
+  }
+
+  /**
+   * Do the jobs of a queue: `await door.work("jobs", async (payload, job) => ...)`.
+   *
+   * The function gets the payload and `{ key, attempt, headers, sender, timestamp, signal, extend }`.  When it returns
+   * the job is done; when it throws, the job is tried again, and is a dead letter at once if the error's `permanent` is
+   * true.  `signal` aborts when the connection is lost, or the lease is known to be over: another program may have the
+   * job then.  `extend()` lets the lease begin anew.
+   *
+   * When the connection is lost it connects again.  Once the option `signal` aborts, jobs in progress are finished, and
+   * it resolves.  An error says that this client may not take jobs there.
+   * Options: limit (jobs at a time, 16), lease, attempts, backoff, dead, and `onReady`, called whenever it is connected.
+   */
+  async work(queue, handler, { signal = null, onReady = null, ...options } = {}) {
+    await this.#again(signal, (ready) => {
+      const socket = this.#socket("take", queue, options, "iris.take.1");
+      return new Worker(socket, handler, () => {
+        ready();
+        onReady?.();
+      });
+    });
+  }
+
+  /**
+   * Read topics in a bridge's log: `for await (const batch of door.readLog("orders.>", { group: "billing" }))`, with
+   * `events` (topic, payload, key, headers, sender, timestamp, offset), shard, lag, missed, gaps and expired.
+   *
+   * A batch is committed when the loop comes back for the next one: the group goes on behind it.  One in which the loop
+   * is left comes again.  With a group it connects again when the connection is lost.
+   * Options: group, start ("earliest", "latest", an offset, or a date of ISO 8601 with its zone), `until: "now"` to end
+   * after what the log holds, limit (batches ahead, 4), and `signal`, which ends the loop.
+   */
+  async *readLog(topics, { signal = null, ...options } = {}) {
+    const query = new URLSearchParams([].concat(topics).map((topic) => ["topic", topic]));
+    for (const [name, value] of queryOf(options)) query.set(name, value);
+    for (let pause = 100; !signal?.aborted; pause = Math.min(2 * pause, 5000)) {
+      const socket = this.#open(`read?${query}`, "iris.read.1");
+      const reading = new Reading(socket);
+      const stop = () => socket.close();
+      signal?.addEventListener("abort", stop);
+      try {
+        for await (const batch of reading) {
+          pause = 100;
+          const { id, ...told } = batch;
+          yield told;
+          reading.commit(id);
+        }
+      } finally {
+        signal?.removeEventListener("abort", stop);
+        socket.close();
+      }
+      if (signal?.aborted || reading.finished) return;
+      await this.#retry(reading.error ?? ("group" in options ? null : CLOSED), pause, signal, "group" in options);
+    }
+  }
+
+  /**
+   * Call a function while this program has a lease of a cluster; resolves to what it returns.
+   *
+   * It gets `{ token, signal }`: the token is greater than those of all earlier holders, and `signal` aborts when the
+   * lease is lost, by this machine's clock at the latest; the error is "lease_lost" then.
+   * Options: ttl (10 s), timeout (5 s to wait for it), and `signal`, which gives it up.
+   */
+  holdLease(cluster, name, work, { signal = null, ttl = 10, ...options } = {}) {
+    const socket = this.#socket("lease", `${cluster}/${name}`, { ttl, ...options }, "iris.lease.1");
+    const stop = new AbortController();
+    const said = (type) => socket.readyState === WebSocket.OPEN && socket.send(JSON.stringify({ type }));
+    let working = null;
+    let token, asked, expiry;
+    const giveUp = () => (working ? stop.abort(signal.reason) : socket.close());
+    const lose = (detail) => {
+      stop.abort(new IrisError({ status: 409, code: "lease_lost", detail }));
+      socket.close();
+    };
+    const renew = () => {
+      asked = performance.now();
+      said("renew");
+    };
+    signal?.addEventListener("abort", giveUp);
+    if (signal?.aborted) socket.close();
+    return new Promise((resolve, reject) => {
+      socket.onmessage = ({ data }) => {
+        const message = JSON.parse(data);
+        if (message.type === "granted") {
+          token = message.token;
+          renew();
+        } else if (message.type === "drain") stop.abort(new IrisError({ status: 401, code: "ended", detail: "the door closes" }));
+        else if (message.type === "renewed") {
+          clearTimeout(expiry);
+          expiry = setTimeout(lose, asked + 1000 * message.left - performance.now(), "it was not renewed in time");
+          setTimeout(renew, (1000 * ttl) / 3);
+          working ??= Promise.resolve({ token, signal: stop.signal }).then(work).finally(() => {
+            clearTimeout(expiry);
+            said("release");
+          });
+          working.catch(() => null); // it is told when the connection has ended
+        }
+      };
+      whenClosed(socket, (error) => {
+        signal?.removeEventListener("abort", giveUp);
+        clearTimeout(expiry);
+        if (!working) reject(signal?.aborted ? signal.reason : error ?? CLOSED);
+        else if (error) lose(error.message);
+        const lost = stop.signal.reason?.code === "lease_lost" && stop.signal.reason;
+        working?.then((value) => (lost ? reject(lost) : resolve(value)), (failure) => reject(lost || failure));
+      });
+    });
+  }
+
+  /** Have something open at the door, and again when the connection is lost, until a signal aborts. */
+  async #again(signal, open) {
+    for (let pause = 100; !signal?.aborted; pause = Math.min(2 * pause, 5000)) {
+      const program = open(() => (pause = 100));
       const drain = () => program.drain();
       signal?.addEventListener("abort", drain);
-      let error = await program.ended;
+      const error = await program.ended;
       signal?.removeEventListener("abort", drain);
-      if (signal?.aborted) return;
-      if (error?.code === "ended" || error?.code === "lost") error = await this.#refusal();
-      if (error && error.status < 500 && error.status !== 429) throw error;
-      await new Promise((resolve) => {
-        setTimeout(resolve, pause * (0.5 + Math.random() / 2));
-        signal?.addEventListener("abort", resolve);
-      });
+      if (!signal?.aborted) await this.#retry(error, pause, signal, true);
     }
+  }
+
+  /** Wait for a while before another try; throw the error if that has no hope. */
+  async #retry(error, pause, signal, again) {
+    if (again && (error?.code === "ended" || error?.code === "lost")) error = await this.#refusal();
+    if (error && (!again || (error.status < 500 && error.status !== 429))) throw error;
+    await new Promise((resolve) => {
+      setTimeout(resolve, pause * (0.5 + Math.random() / 2));
+      signal?.addEventListener("abort", resolve);
+    });
   }
 
   /** Why the door does not know this token, which no WebSocket tells; null if it does. */
@@ -180,15 +313,20 @@ export class Door {
   }
 
   #socket(verb, cluster, options, protocol) {
-    const url = `${this.url.replace(/^http/, "ws")}/${verb}/${encodeURIComponent(cluster)}?${queryOf(options)}`;
+    return this.#open(`${verb}/${encodeURIComponent(cluster)}?${queryOf(options)}`, protocol);
+  }
+
+  #open(path, protocol) {
+    const url = `${this.url.replace(/^http/, "ws")}/${path}`;
     const socket = new WebSocket(url, [protocol, `iris.token.${this.token}`]);
     socket.binaryType = "arraybuffer";
     return socket;
   }
 
-  async #post(verb, name, payload, { signal = null, headers = {}, ...options }) {
+  async #post(verb, name, payload, { signal = null, headers = {}, idempotencyKey = null, ...options }) {
     const raw = payload instanceof Uint8Array;
     const all = { "content-type": raw ? "application/octet-stream" : "application/json" };
+    if (idempotencyKey !== null) all["idempotency-key"] = `"${idempotencyKey.replace(/["\\]/g, "\\$&")}"`;
     for (const [key, value] of Object.entries(headers)) all[`iris-header-${key}`] = value;
     const body = raw ? payload : JSON.stringify(payload);
     const path = `/${verb}/${encodeURIComponent(name)}?${queryOf(options)}`;
@@ -341,7 +479,7 @@ class Program {
     this.#requests.set(id, stop);
     try {
       const handler = handlerOf(this.#handlers.request, operation);
-      const request = { operation, ...aboutOf(message), timeout: message.timeout, signal: stop.signal };
+      const request = { operation, ...aboutOf(message), key: message.key ?? null, timeout: message.timeout, signal: stop.signal };
       const reply = await handler(opened(message), request);
       if (!stop.signal.aborted) this.#send({ type: "reply", id }, reply);
     } catch (error) {
@@ -399,6 +537,101 @@ class Program {
       return;
     }
     this.#socket.send(raw ? joined(bytes, payload) : about);
+  }
+}
+
+/** What does jobs by one connection; `ended` as that of a Program. */
+class Worker {
+  #socket;
+  #handler;
+  #jobs = new Map();
+
+  constructor(socket, handler, onReady) {
+    this.#socket = socket;
+    this.#handler = handler;
+    this.ended = new Promise((resolve) => {
+      socket.onmessage = ({ data }) => {
+        const message = readMessage(data);
+        if (message.type === "ready") onReady();
+        else if (message.type === "job") this.#do(message);
+        else if (message.type === "error") this.#jobs.get(message.id)?.abort(new IrisError({ status: 409, ...message }));
+      };
+      whenClosed(socket, (error) => {
+        for (const stop of this.#jobs.values()) stop.abort(error ?? CLOSED);
+        resolve(error);
+      });
+    });
+  }
+
+  drain() {
+    if (this.#socket.readyState === WebSocket.OPEN) this.#send({ type: "drain" });
+    else this.#socket.close();
+  }
+
+  async #do({ id, key = null, attempt, headers, sender, timestamp, ...message }) {
+    const stop = new AbortController();
+    this.#jobs.set(id, stop);
+    const extend = () => this.#send({ type: "extend", id });
+    try {
+      await this.#handler(opened(message), { key, attempt, headers, sender, timestamp, signal: stop.signal, extend });
+      this.#send({ type: "commit", id });
+    } catch (error) {
+      const detail = String(error?.message ?? error).slice(0, 1024);
+      this.#send({ type: "fail", id, detail, permanent: error?.permanent === true });
+    }
+    this.#jobs.delete(id);
+  }
+
+  #send(head) {
+    if (this.#socket.readyState === WebSocket.OPEN) this.#socket.send(JSON.stringify(head));
+  }
+}
+
+/** Batches of the log by one connection: an async iterator, until the connection ends by `error`, or `finished` is true. */
+class Reading {
+  finished = false;
+  error = null;
+  #socket;
+  #events = [];
+  #batches = [];
+  #wake = null;
+  #ended = false;
+
+  constructor(socket) {
+    this.#socket = socket;
+    socket.onmessage = ({ data }) => this.#take(readMessage(data));
+    whenClosed(socket, (error) => {
+      this.error = error;
+      this.finished &&= error === null;
+      this.#ended = true;
+      this.#wake?.();
+    });
+  }
+
+  commit(id) {
+    if (this.#socket.readyState === WebSocket.OPEN) this.#socket.send(JSON.stringify({ type: "commit", id }));
+  }
+
+  async *[Symbol.asyncIterator]() {
+    for (;;) {
+      while (!this.#batches.length) {
+        if (this.#ended) return;
+        await new Promise((resolve) => (this.#wake = resolve));
+      }
+      yield this.#batches.shift();
+    }
+  }
+
+  #take({ type, ...message }) {
+    if (type === "event") {
+      const { topic, key = null, headers, sender, timestamp, offset } = message;
+      this.#events.push({ topic, payload: opened(message), key, headers, sender, timestamp, offset });
+    } else if (type === "batch") {
+      const events = this.#events.splice(0);
+      const { id, shard, lag, missed, gaps, expired } = message;
+      this.#batches.push({ id, events, shard, lag, missed, gaps, expired });
+      this.#wake?.();
+    } else if (type === "end") this.finished = true;
   }
 }
 

@@ -54,7 +54,7 @@ class HttpStatistics:
         paused: messages of tunnels and replies of programs that waited, as the token has a rate.
         delivered: events sent to clients.
         missed: events that clients did not get because they did not read.
-        programs: programs that serve, now.
+        programs: programs that serve, or use the bridge, now.
         unheard: broadcasts that such a program did not get, as it had not done with those before.
     """
 

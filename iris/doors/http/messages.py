@@ -39,7 +39,9 @@ _ORIGIN: Final = ("sender", "node", "headers")
 
 SENT: Final[Mapping[str, Kind]] = {
     "ready": Kind("Work comes from now on.", ("member", "cluster", "capacity", "max_message")),
-    "request": Kind("A request, or one of a survey.", ("id", "timeout", *_ORIGIN), ("operation",), has_payload=True),
+    "request": Kind(
+        "A request, or one of a survey.", ("id", "timeout", *_ORIGIN), ("operation", "key"), has_payload=True
+    ),
     "cancel": Kind("Nobody waits for the answer.", ("id",)),
     "broadcast": Kind("What all members are told.", ("id", *_ORIGIN), has_payload=True),
     "tunnel": Kind("A tunnel is opened.", ("id", "credit", *_ORIGIN), ("operation",)),
@@ -74,6 +76,7 @@ SCHEMAS: Final[Mapping[str, Mapping[str, Any]]] = {
     "node": {"type": "string", "description": "The id of the node that asks."},
     "headers": {"type": "object", "additionalProperties": {"type": "string"}},
     "operation": {"type": "string"},
+    "key": {"type": "string", "description": "The idempotency key."},
     "credit": {"type": "integer", "minimum": 1},
     "code": {"type": "string", "maxLength": MAX_CODE, "pattern": "^[A-Za-z0-9_.-]+$"},
     "detail": {"type": "string"},

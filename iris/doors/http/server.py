@@ -17,6 +17,7 @@ import iris.aio
 from iris.doors.accepting import accept
 from iris.doors.clients import Clients
 from iris.doors.http.app import make_app, make_full_app
+from iris.doors.http.bridging import DoorBridge
 from iris.doors.http.connections import BoundedWebSocket, bounded_http
 from iris.doors.http.limits import HttpLimits, HttpStatistics
 from iris.doors.http.places import Places
@@ -45,18 +46,21 @@ class _ToLog(logging.Handler):
 class HttpDoor:
     """A door for HTTP.  Made by ``open_http_door``."""
 
-    def __init__(self, counted: HttpStatistics, server: uvicorn.Server, clusters: ServedClusters) -> None:
+    def __init__(
+        self, counted: HttpStatistics, server: uvicorn.Server, clusters: ServedClusters, bridge: DoorBridge
+    ) -> None:
         self._counted = counted
         self._server = server
         self._clusters = clusters
+        self._bridge = bridge
 
     def statistics(self) -> HttpStatistics:
         """Return a snapshot."""
         connections = len(self._server.server_state.connections)
-        clusters = self._clusters
+        programs = self._clusters.programs + self._bridge.programs
         return replace(
-            self._counted, connections=connections, refused=self._counted.refused.copy(), programs=clusters.programs,
-            unheard=clusters.missed,
+            self._counted, connections=connections, refused=self._counted.refused.copy(), programs=programs,
+            unheard=self._clusters.missed,
         )  # fmt: skip
 
 
@@ -69,6 +73,7 @@ async def open_http_door(
     sockets: list[socket.socket],
     tls: ssl.SSLContext | None = None,
     origins: Sequence[str] = (),
+    bridge: str = "bridge",
     limits: HttpLimits = _LIMITS,
 ) -> AsyncGenerator[HttpDoor]:
     """Let clients use a node over HTTP for as long as the block lasts.
@@ -81,16 +86,18 @@ async def open_http_door(
         sockets: sockets to which they connect; bound, and listening or not.  They are closed.
         tls: context for HTTPS.  None for plain HTTP.
         origins: origins of pages that may use it, ``https://HOST``; ``*`` for all.
+        bridge: cluster of the bridge whose jobs, log and leases are lent.
         limits: limits of all clients together.
 
-    Leaving the block has programs drain that serve, ends all streams, waits a few seconds for requests and closes all
-    connections.
+    Leaving the block has programs drain that serve or use the bridge, ends all streams, waits a few seconds for
+    requests and closes all connections.
     """
-    counted, clusters = HttpStatistics(), clusters or ServedClusters(node)
+    counted, clusters = HttpStatistics(), clusters or ServedClusters(node, bridge)
+    behind = DoorBridge(node, bridge, node._inner._config.drain_timeout)
     places = Places(limits.connections, counted)
     bounded = bounded_http(limits, counted, places, clients.unauthenticated, make_full_app(origins))
     config = uvicorn.Config(
-        make_app(node, clients, clusters, limits, counted, origins),
+        make_app(node, clients, clusters, behind, limits, counted, origins),
         http=bounded,
         ws=BoundedWebSocket,
         ws_max_size=limits.body,
@@ -135,8 +142,9 @@ async def open_http_door(
             raise
 
     accepting = [asyncio.ensure_future(accept(one, "HTTP", clients.unauthenticated, greet)) for one in sockets]
+    following = asyncio.ensure_future(behind.follow())
     try:
-        door = HttpDoor(counted, server, clusters)
+        door = HttpDoor(counted, server, clusters, behind)
         with reporting(node, "http", door.statistics):
             yield door
     finally:
@@ -144,11 +152,12 @@ async def open_http_door(
             task.cancel()
         for one in sockets:
             one.close()
-        await clusters.close()
+        await asyncio.gather(clusters.close(), behind.close())
         clients.end_streams()
         server.should_exit = True
         await serving
-        await asyncio.wait([*accepting, serving])
+        following.cancel()
+        await asyncio.wait([*accepting, serving, following])
 
 
 @final

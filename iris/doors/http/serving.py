@@ -10,8 +10,7 @@ connection ends, what it was at is answered as by a member that has left.
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final, final
 
@@ -20,6 +19,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 import iris.aio
 from iris.doors.clients import Client
+from iris.doors.http.encoding import NOTHING, Head, decoded, encoded, number_of, payload_of, size_of
 from iris.doors.http.limits import HttpStatistics
 from iris.doors.http.messages import MAX_CAPACITY, MAX_CODE, MAX_DETAIL, PROTOCOL, TAKEN
 from iris.doors.http.reading import options_of
@@ -27,13 +27,12 @@ from iris.doors.http.tunnels import LENT, Carrier, until_closed
 from iris.doors.options import SERVE
 from iris.doors.problems import Problem, problem_of
 from iris.doors.programs import ServedCluster, ServedClusters
-from iris.doors.values import AS_VALUE, enveloped, from_json, opened
+from iris.doors.values import AS_VALUE
 from iris.kernel.errors import IrisError, RemoteError, TunnelBroken
 from iris.kernel.names import is_name
-from iris.kernel.shapes import is_map
 from iris.patterns.messages import Message, Request
 from iris.patterns.request import DRAINING, MEMBER_LEFT, OVERLOADED
-from iris.patterns.service import Unserved
+from iris.patterns.service import Outcomes, Unserved
 
 CAPACITY: Final = 16
 """Requests that a program takes at a time, if it does not say."""
@@ -45,12 +44,6 @@ _BROADCAST_BYTES: Final = 1 << 20
 _RETRY_AFTER: Final = 0.1
 """Seconds after which a caller may ask again whose request found no room among the bytes of the program's client."""
 
-_NOTHING: Final = object()
-"""Stands for no payload."""
-
-Head = Mapping[str, Any]
-"""A message without its payload."""
-
 
 async def serve_program(
     clusters: ServedClusters, client: Client, socket: WebSocket, max_message: int, counted: HttpStatistics
@@ -61,12 +54,14 @@ async def serve_program(
     """
 
     async def serve() -> None:
-        capacity = options_of(socket, SERVE).get("capacity", CAPACITY)
+        options = options_of(socket, SERVE)
+        capacity, keep = options.get("capacity", CAPACITY), options.get("keep")
         if not 0 < capacity <= MAX_CAPACITY:
             raise Problem(400, "malformed", f"capacity is a whole number from 1 to {MAX_CAPACITY}")
         cluster = str(socket.path_params["name"])
         client.check("serve", cluster)
-        async with client.streaming(), clusters.joined(cluster) as served:
+        outcomes = None if keep is None else Outcomes(bridge=clusters.bridge, keep=keep)
+        async with client.streaming(), clusters.joined(cluster, outcomes) as served:
             program = _Program(client, socket, capacity, clusters.patience, counted)
             await program.serve(served, {"member": clusters.member, "cluster": cluster, "max_message": max_message})
 
@@ -256,10 +251,12 @@ class _Program:
         }  # fmt: skip
         if request.operation is not None:
             head["operation"] = request.operation
+        if request.idempotency_key is not None:
+            head["key"] = request.idempotency_key
         with self.client.holding() as hold:
-            data = _encoded(head, request.payload)
+            data = encoded(head, request.payload)
             try:
-                hold(_size(data))
+                hold(size_of(data))
             except Problem as problem:
                 raise Unserved(OVERLOADED, problem.detail, _RETRY_AFTER) from None
             asked = self._asked[number] = _Asked(hold)
@@ -292,8 +289,8 @@ class _Program:
     async def tell(self, message: Message) -> bool:
         """See ``Program``."""
         number = self._next()
-        data = _encoded({"type": "broadcast", "id": number, **_origin(message)}, message.payload)
-        size = _size(data)
+        data = encoded({"type": "broadcast", "id": number, **_origin(message)}, message.payload)
+        size = size_of(data)
         if not await self._wait_room(size):
             return False
         try:
@@ -325,10 +322,10 @@ class _Program:
         head: dict[str, Any] = {"type": "tunnel", "id": number, "credit": LENT, **_origin(tunnel)}
         if tunnel.operation is not None:
             head["operation"] = tunnel.operation
-        talk, opening = _Talk(self, number, tunnel), _Outgoing(_encoded(head))
+        talk, opening = _Talk(self, number, tunnel), _Outgoing(encoded(head))
         try:
             with self.client.holding() as hold:
-                hold(_size(opening.data))
+                hold(size_of(opening.data))
                 async with self.client.streaming():
                     self._tunnels[number] = talk
                     self._put(opening)
@@ -361,11 +358,11 @@ class _Program:
 
     # -- to the program -------------------------------------------------------------------------------------
 
-    async def send(self, head: Head, payload: object = _NOTHING) -> None:
+    async def send(self, head: Head, payload: object = NOTHING) -> None:
         """Send a message, and wait until it is written; raise Problem if its client has no room for it."""
-        data, written = _encoded(head, payload), asyncio.Event()
+        data, written = encoded(head, payload), asyncio.Event()
         with self.client.holding() as hold:
-            hold(_size(data))
+            hold(size_of(data))
             outgoing = _Outgoing(data, written=written)
             self._put(outgoing)
             try:
@@ -376,7 +373,7 @@ class _Program:
                 raise
 
     def _post(self, head: Head) -> None:
-        self._put(_Outgoing(_encoded(head)))
+        self._put(_Outgoing(encoded(head)))
 
     def _put(self, outgoing: _Outgoing) -> None:
         self._out.append(outgoing)
@@ -416,7 +413,7 @@ class _Program:
             await self.client.processor.rest()
             if message["type"] == "websocket.disconnect":
                 raise WebSocketDisconnect(message["code"])
-            head, payload, size = _decoded(message.get("text"), message.get("bytes"))
+            head, payload, size = decoded(message.get("text"), message.get("bytes"))
             kind = head.get("type")
             if kind not in TAKEN:
                 raise Problem(
@@ -424,31 +421,31 @@ class _Program:
                 )
             match kind:
                 case "reply":
-                    asked, value = self._asked.get(_number(head)), _given(payload)
+                    asked, value = self._asked.get(number_of(head)), payload_of(payload)
                     if asked is not None:
                         asked.end(value, size)
                 case "error":
                     error = _error(head)
-                    asked = self._asked.get(_number(head))
+                    asked = self._asked.get(number_of(head))
                     if asked is not None:
                         asked.fail(error, len(error.code) + len(error.message))
                 case "done":
-                    self._done_with(_number(head))
+                    self._done_with(number_of(head))
                 case "data":
-                    talk, value = self._tunnels.get(_number(head)), _given(payload)
+                    talk, value = self._tunnels.get(number_of(head)), payload_of(payload)
                     if talk is not None:
                         talk.carrier.accept(value, size)
                 case "credit":
-                    talk = self._tunnels.get(_number(head))
+                    talk = self._tunnels.get(number_of(head))
                     if talk is not None:
                         talk.carrier.add_credit(head.get("credit"))
                 case "eof":
-                    talk = self._tunnels.get(_number(head))
+                    talk = self._tunnels.get(number_of(head))
                     if talk is not None:
                         talk.carrier.finish()
                 case "close":
                     reason = None if head.get("code") is None else str(_error(head))
-                    talk = self._tunnels.get(_number(head))
+                    talk = self._tunnels.get(number_of(head))
                     if talk is not None:
                         talk.close(reason)
                 case "drain":
@@ -474,50 +471,6 @@ class _Program:
 
 def _origin(given: Request | Message | iris.aio.Tunnel) -> dict[str, object]:
     return {"sender": given.sender.cluster, "node": str(given.sender.node), "headers": dict(given.headers)}
-
-
-def _encoded(head: Head, payload: object = _NOTHING) -> str | bytes:
-    """Return a message: as bytes if its payload is, else as text."""
-    if isinstance(payload, bytes):
-        return json.dumps(head, ensure_ascii=False, separators=(",", ":")).encode() + b"\n" + payload
-    rest = {} if payload is _NOTHING else enveloped(payload)
-    return json.dumps({**head, **rest}, ensure_ascii=False, separators=(",", ":"))
-
-
-def _size(data: str | bytes) -> int:
-    """Return the bytes that a message and the value that it was made of take until it is done with."""
-    return len(data) * (AS_VALUE if isinstance(data, str) else 1)
-
-
-def _decoded(text: str | None, data: bytes | None) -> tuple[dict[str, Any], object, int]:
-    """Return the map of a message, its payload, and the bytes that this takes; raise Problem if it is malformed."""
-    payload: object = _NOTHING
-    if text is None:
-        assert data is not None
-        front, found, payload = data.partition(b"\n")
-        if not found:
-            raise Problem(400, "malformed", "a binary message is a map in JSON, a line feed, and the payload")
-        head, size = from_json(front), len(data)
-    else:
-        head, size = from_json(text), len(text) * AS_VALUE
-    if not is_map(head):
-        raise Problem(400, "malformed", "a message is a map in JSON")
-    if text is not None and "payload" in head:
-        payload = opened({name: head[name] for name in ("payload", "encoding") if name in head})
-    return head, payload, size
-
-
-def _given(payload: object) -> object:
-    if payload is _NOTHING:
-        raise Problem(400, "malformed", "this message has a payload: in an envelope, or behind a line feed")
-    return payload
-
-
-def _number(head: Head) -> int:
-    number = head.get("id")
-    if not isinstance(number, int) or isinstance(number, bool):
-        raise Problem(400, "malformed", "an id is the whole number that the door has given")
-    return number
 
 
 def _error(head: Head) -> RemoteError:

@@ -137,6 +137,8 @@ class Keyed(Protocol):
     @property
     def refused(self) -> bool: ...
     @property
+    def unserved(self) -> bool | None: ...
+    @property
     def undoes(self) -> UndoneStep | None: ...
 
 
@@ -337,6 +339,9 @@ class KeptOutcomes:
                 except BaseException:
                     await self._claims.release(release)
                     raise
+                if request.unserved is not None:  # no outcome: as if a member had refused it, or was lost with it
+                    await self._claims.release(claim.release(begun=request.unserved))
+                    return outcome, size
             outcome, size = _bounded(outcome, size)
             sent = tuple(events) if isinstance(outcome, kinds.Reply) else ()
             record = claim.record(attempt, _encoded(outcome, refused=request.refused), sent)

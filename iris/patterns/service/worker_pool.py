@@ -88,6 +88,7 @@ class PendingRequest(Struct, eq=False):
         cost: part of that share that it takes.
         counted: True while its outcome is being recorded: its handler has ended, and was counted.
         refused: True if its handler has raised ``RemoteError``: it says that it has had no effect.
+        unserved: None unless its handler has raised ``Unserved``; True if another program may have begun with it.
     """
 
     peer: Peer
@@ -109,6 +110,7 @@ class PendingRequest(Struct, eq=False):
     cancelled: bool = False
     counted: bool = False
     refused: bool = False
+    unserved: bool | None = None
     undoes: UndoneStep | None = None
 
 
@@ -813,7 +815,7 @@ class WorkerPool:
         job.undoes = undone_step(key, job.headers)
 
         async def run(attempt: int, outbox: Outbox) -> tuple[Outcome, int]:
-            job.refused = False
+            job.refused, job.unserved = False, None
             self.received += job.counted  # once more, because another member has taken over, and was lost
             job.counted = False
             outcome = await self._call(job, attempt, outbox)
@@ -903,6 +905,7 @@ class WorkerPool:
 
     def _fail(self, job: PendingRequest, error: BaseException, request: Request) -> tuple[Outcome, int]:
         if isinstance(error, Unserved):
+            job.unserved = error.code == MEMBER_LEFT
             if error.code == MEMBER_LEFT:
                 self._cancelled += 1
             else:

@@ -16,7 +16,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 import iris.sync
-from iris.doors.http.serving import _decoded, _encoded
+from iris.doors.http.encoding import decoded, encoded
 from iris.doors.values import packed
 from tests.doors.process.test_browser import in_node, node_command, run_in_node
 from tests.support.browser import in_browser, open_page
@@ -148,7 +148,7 @@ def test_who_may_not_serve_learns_why(terminal: Terminal, tmp_path: Path) -> Non
 def test_the_door_reads_and_writes_messages_as_the_vectors_say() -> None:
     for vector in VECTORS["messages"]:
         binary = base64.b64decode(vector["binary"]) if "binary" in vector else None
-        head, payload, _ = _decoded(vector.get("text"), binary)
+        head, payload, _ = decoded(vector.get("text"), binary)
         assert {name: value for name, value in head.items() if name not in ("payload", "encoding")} == vector["head"]
         if "payload" in vector:
             assert payload == vector["payload"]
@@ -156,7 +156,7 @@ def test_the_door_reads_and_writes_messages_as_the_vectors_say() -> None:
             assert payload == base64.b64decode(vector["bytes"])
         elif "msgpack" in vector:
             assert packed(payload) == base64.b64decode(vector["msgpack"])
-        again = _decoded(*_as_pair(_encoded(vector["head"], payload)))
+        again = decoded(*_as_pair(encoded(vector["head"], payload)))
         assert again[1] == payload
 
 
@@ -169,13 +169,13 @@ async def _play(socket: ServerConnection, steps: list[dict[str, Any]]) -> None:
     for step in steps:
         given = base64.b64decode(step["bytes"]) if "bytes" in step else None
         if "door" in step:
-            await socket.send(_encoded(step["door"]) if given is None else _encoded(step["door"], given))
+            await socket.send(encoded(step["door"]) if given is None else encoded(step["door"], given))
             continue
         wanted = step["program"]
         while True:
             async with asyncio.timeout(PATIENCE):
                 message = await socket.recv()
-            head, payload, _ = _decoded(*_as_pair(message))
+            head, payload, _ = decoded(*_as_pair(message))
             if head["type"] != "credit" or wanted["type"] == "credit":
                 break
         assert wanted.items() <= {**head, "payload": payload}.items(), step

@@ -1,0 +1,496 @@
+"""The HTTP door: programs that take jobs, read the log and hold leases of the bridge behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+import iris
+import iris.aio
+from iris.doors import withdraw
+from iris.doors.clients import ClientLimits
+from tests.support.bridges import open_aio_bridge
+from tests.support.doors import Place, Run
+
+RIGHTS = {
+    "take": ("jobs", "jobs.>"),
+    "publish": ("jobs", "orders.>"),
+    "read": ("billing/orders.>", "orders.tea"),
+    "lease": ("door/leader", "greeters/>"),
+}
+
+
+class Program:
+    """A program at the door, as one in any language would be."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self.socket = socket
+
+    async def next(self) -> dict[str, Any]:
+        """Return the next message, a payload of bytes in it as such."""
+        message = await self.socket.recv()
+        if isinstance(message, str):
+            return dict(json.loads(message))
+        head, _, payload = message.partition(b"\n")
+        return {**json.loads(head), "payload": payload}
+
+    async def send(self, kind: str, **fields: Any) -> None:
+        await self.socket.send(json.dumps({"type": kind, **fields}))
+
+    async def ending(self) -> tuple[int, str]:
+        """Read to the end; return the code and the reason of the close."""
+        with pytest.raises(ConnectionClosed) as closed:
+            await self._read_all()
+        assert closed.value.rcvd is not None
+        return closed.value.rcvd.code, closed.value.rcvd.reason
+
+    async def _read_all(self) -> None:
+        while True:
+            await self.socket.recv()
+
+
+@asynccontextmanager
+async def at(place: Place, path: str) -> AsyncGenerator[Program]:
+    """Connect to an address of the door."""
+    url = "ws://{}:{}/{}".format(*place.address, path)
+    async with connect(url, additional_headers=place.bearer, max_queue=None, ping_interval=None) as socket:
+        yield Program(socket)
+
+
+@asynccontextmanager
+async def bridged(
+    tmp_path: Path, place: Place, *, topics: tuple[str, ...] = ("jobs", "orders.>")
+) -> AsyncGenerator[None]:
+    """Have a bridge that the door sees."""
+    async with (
+        iris.aio.open_node("bridge") as node,
+        open_aio_bridge(node, topics=list(topics), directory=tmp_path / "log"),
+    ):
+        await place.node.wait_for("bridge", timeout=60)
+        yield
+
+
+async def put(place: Place, payload: Any, query: str = "") -> None:
+    answer = await place.post(f"/put/jobs?timeout=40{query}", payload)
+    assert answer.status == 204, answer.body
+
+
+async def status(place: Place) -> dict[str, int]:
+    answer = await place.fetch("GET", "/queue/jobs?timeout=40")
+    assert answer.status == 200, answer.body
+    found: dict[str, int] = answer.json()
+    return found
+
+
+async def until_status(place: Place, **wanted: int) -> None:
+    while not wanted.items() <= (await status(place)).items():
+        await asyncio.sleep(0.05)
+
+
+def test_jobs_are_put_taken_done_failed_and_given_back(run: Run, tmp_path: Path) -> None:
+    async def work(place: Place) -> None:
+        async with bridged(tmp_path, place):
+            await put(place, {"n": 1}, "&key=k")
+            await put(place, b"\n\x00", "&key=k")
+            async with at(place, "take/jobs?attempts=2&backoff=0.01") as program:
+                assert await program.next() == {"type": "ready", "queue": "jobs", "limit": 16, "max_message": 1 << 20}
+                first = await program.next()
+                assert first.pop("timestamp") > 1e9
+                assert first == {
+                    "type": "job", "id": 1, "attempt": 1, "key": "k", "headers": {}, "sender": "door",
+                    "payload": {"n": 1},
+                }  # fmt: skip
+                await program.send("extend", id=1)
+                await program.send("commit", id=1)
+                assert await program.next() == {"type": "committed", "id": 1}
+                second = await program.next()
+                assert (second["id"], second["payload"], second["attempt"]) == (2, b"\n\x00", 1)
+                await program.send("release", id=2)
+                assert (await program.next())["attempt"] == 1
+                await program.send("fail", id=3, detail="no tea")
+                again = await program.next()
+                assert (again["id"], again["attempt"]) == (4, 2)
+                await program.send("fail", id=4, detail="still none", permanent=True)
+                for late in ("commit", "extend", "fail", "release"):
+                    await program.send(late, id=2)
+                await until_status(place, done=1, dead=1, in_hand=0)
+                await program.send("drain")
+                assert await program.ending() == (1000, "")
+            await place.until_held(0)
+
+    run(work, rights=RIGHTS)
+
+
+def test_jobs_of_a_program_that_is_lost_are_given_to_another_one(run: Run, tmp_path: Path) -> None:
+    async def work(place: Place) -> None:
+        async with bridged(tmp_path, place):
+            async with at(place, "take/jobs?backoff=0.01&limit=2") as lost:
+                assert (await lost.next())["type"] == "ready"
+                for number in range(3):
+                    await put(place, number)
+                assert [(await lost.next())["payload"] for _ in range(2)] == [0, 1]
+                lost.socket.transport.abort()
+                await lost.socket.wait_closed()
+            async with at(place, "take/jobs?backoff=0.01") as kept:
+                assert (await kept.next())["type"] == "ready"
+                attempts: dict[int, int] = {}
+                while len(attempts) < 3:
+                    message = await kept.next()
+                    if message["type"] == "job":
+                        attempts[message["payload"]] = message["attempt"]
+                        await kept.send("commit", id=message["id"])
+                assert attempts == {0: 2, 1: 2, 2: 1}
+                await until_status(place, done=3, in_hand=0)
+        await place.until_held(0)
+
+    run(work, rights=RIGHTS)
+
+
+def test_a_job_whose_lease_has_ended_is_another_ones(run: Run, tmp_path: Path) -> None:
+    async def work(place: Place) -> None:
+        async with bridged(tmp_path, place):
+            await put(place, 1)
+            async with at(place, "take/jobs?lease=0.2&backoff=0.01&limit=1") as program:
+                await program.next()
+                first = await program.next()
+                again = await program.next()
+                assert (first["id"], first["attempt"], again["id"], again["attempt"]) == (1, 1, 2, 2)
+                await program.send("extend", id=1)
+                answer = await program.next()
+                assert (answer["type"], answer["id"], answer["code"]) == ("error", 1, "lease_lost")
+        await place.until_held(0)
+
+    run(work, rights=RIGHTS)
+
+
+def test_a_door_that_closes_lets_programs_finish(run: Run, tmp_path: Path) -> None:
+    """One that has a job finishes it; one that has none ends at once."""
+
+    async def work(place: Place) -> None:
+        async with bridged(tmp_path, place):
+            await put(place, 1)
+            async with at(place, "take/jobs") as program:
+                await program.next()
+                job = await program.next()
+                async with at(place, "take/jobs") as idle:
+                    await idle.next()
+                    closing = asyncio.create_task(place.door._bridge.close())
+                    assert await idle.next() == {"type": "drain"}
+                    assert await idle.ending() == (1000, "")
+                assert await program.next() == {"type": "drain"}
+                await program.send("commit", id=job["id"])
+                assert await program.next() == {"type": "committed", "id": 1}
+                assert await program.ending() == (1000, "")
+                await closing
+            await until_status(place, done=1)
+
+    run(work, rights=RIGHTS)
+
+
+def test_what_programs_have_counts_among_their_clients_bytes(run: Run, tmp_path: Path) -> None:
+    """Jobs that find no room go back, and no attempt is counted."""
+
+    async def work(place: Place) -> None:
+        async with bridged(tmp_path, place):
+            await put(place, b"x" * 40_000)
+            await put(place, b"y" * 40_000)
+            async with at(place, "take/jobs") as program:
+                await program.next()
+                await program.next()
+                assert (await program.ending())[0] == 4429
+            async with at(place, "take/jobs?limit=1") as program:
+                await program.next()
+                for _ in range(2):
+                    job = await program.next()
+                    assert job["attempt"] == 1
+                    await program.send("commit", id=job["id"])
+                    await program.next()
+            await until_status(place, done=2)
+        await place.until_held(0)
+
+    run(work, rights=RIGHTS, limits=ClientLimits(bytes=70_000))
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("take/others", 4403),
+        ("take/jobs?dead=others", 4403),
+        ("take/jobs?limit=0", 4400),
+        ("take/jobs?lease=0", 4400),
+        ("take/jobs?bridge=others", 4400),
+        ("read?topic=others", 4403),
+        ("read?topic=orders.tea&group=others", 4403),
+        ("read?topic=orders.tea&topic=orders.%3E", 4403),
+        ("read?topic=orders.tea&start=yesterday", 4400),
+        ("read?topic=orders.tea&start=2026-01-01", 4400),
+        ("read?topic=orders.tea&until=then", 4400),
+        ("read?topic=orders.tea&limit=65", 4400),
+        ("read", 4400),
+        ("lease/others/leader", 4403),
+        ("lease/door/scheduler", 4403),
+        ("lease/leader", 4403),
+        ("lease/door/leader?ttl=0", 4400),
+        ("lease/door/leader?timeout=51", 4400),
+        ("lease/greeters/leader", 4403),
+    ],
+)
+def test_what_a_token_or_the_rules_do_not_permit_is_refused(run: Run, tmp_path: Path, path: str, status: int) -> None:
+    """The last one: the token has the right, but the door is no member of that cluster."""
+
+    async def work(place: Place) -> None:
+        async with bridged(tmp_path, place), at(place, path) as program:
+            code, reason = await program.ending()
+            assert code == status, reason
+        await place.until_held(0)
+
+    run(work, rights=RIGHTS)
+
+
+def test_by_http_nothing_is_done_without_the_right(run: Run) -> None:
+    async def work(place: Place) -> None:
+        assert (await place.post("/put/others", 1)).status == 403
+        assert (await place.fetch("GET", "/queue/others")).status == 403
+        assert (await place.post("/put/jobs", 1, {**place.bearer, "idempotency-key": '"1"'})).status == 400
+        assert (await place.post("/put/jobs?priority=10", 1)).status == 400
+
+    run(work, rights=RIGHTS)
+
+
+@pytest.mark.parametrize("path", ["take/jobs?wait=0.1", "read?topic=orders.tea&wait=0.1", "lease/door/leader?wait=0.1"])
+def test_without_a_bridge_there_is_an_error(run: Run, path: str) -> None:
+    async def work(place: Place) -> None:
+        async with at(place, path) as program:
+            code, reason = await program.ending()
+            assert (code, reason.split(":")[0]) == (4503, "no_bridge")
+        answer = await place.post("/put/jobs", 1)
+        assert (answer.status, answer.json()["code"]) == (503, "not_sent")
+        answer = await place.fetch("GET", "/queue/jobs")
+        assert (answer.status, answer.json()["code"]) == (503, "no_bridge")
+
+    run(work, rights=RIGHTS)
+
+
+def test_a_bridge_that_stays_away_ends_what_is_open(run: Run, tmp_path: Path) -> None:
+    async def work(place: Place) -> None:
+        place.door._bridge._patience = 0.1
+        async with bridged(tmp_path, place):
+            taking, reading = at(place, "take/jobs"), at(place, "read?topic=orders.tea")
+            one, other = await taking.__aenter__(), await reading.__aenter__()
+            assert [(await program.next())["type"] for program in (one, other)] == ["ready", "ready"]
+        for program in (one, other):
+            code, reason = await program.ending()
+            assert (code, reason.split(":")[0]) == (4503, "no_bridge")
+
+    run(work, rights=RIGHTS)
+
+
+def test_a_token_that_is_withdrawn_ends_what_is_open(run: Run, tmp_path: Path) -> None:
+    async def work(place: Place) -> None:
+        async with bridged(tmp_path, place), at(place, "take/jobs") as program:
+            await program.next()
+            withdraw(place.tokens, "web")
+            place.clients.reload()
+            assert (await program.ending())[0] == 4401
+
+    run(work, rights=RIGHTS)
+
+
+def test_what_is_no_message_ends_it(run: Run, tmp_path: Path) -> None:
+    async def work(place: Place) -> None:
+        async with bridged(tmp_path, place):
+            for path in ("take/jobs", "read?topic=orders.tea", "lease/door/leader"):
+                for message in (
+                    '{"type":"reply","id":1}',
+                    "1",
+                    '{"type":"commit","id":"1"}',
+                    '{"type":"fail","id":null}',
+                ):
+                    async with at(place, path) as program:
+                        await program.next()
+                        await program.socket.send(message)
+                        assert (await program.ending())[0] == 4400
+        await place.until_held(0)
+
+    run(work, rights=RIGHTS)
+
+
+async def publish(place: Place, *payloads: Any) -> None:
+    for payload in payloads:
+        answer = await place.post("/publish/orders.tea?confirm=true&timeout=40", payload)
+        assert answer.status == 204, answer.body
+
+
+async def batch_of(program: Program) -> tuple[list[Any], dict[str, Any]]:
+    """Read a batch: the payloads of its events, and what ends it."""
+    payloads: list[Any] = []
+    while (message := await program.next())["type"] == "event":
+        assert message["topic"] == "orders.tea"
+        payloads.append(message["payload"])
+    return payloads, message
+
+
+async def commit_all(program: Program, count: int) -> list[Any]:
+    """Read and commit so many events."""
+    found: list[Any] = []
+    while len(found) < count:
+        payloads, batch = await batch_of(program)
+        assert (batch["type"], batch["events"]) == ("batch", len(payloads))
+        found += payloads
+        await program.send("commit", id=batch["id"])
+        assert await program.next() == {"type": "committed", "id": batch["id"]}
+    return found
+
+
+def test_a_group_goes_on_where_it_was(run: Run, tmp_path: Path) -> None:
+    async def work(place: Place) -> None:
+        async with bridged(tmp_path, place):
+            await publish(place, {"n": 1}, b"2")
+            path = "read?topic=orders.%3E&group=billing&limit=1"
+            async with at(place, path) as program:
+                assert await program.next() == {"type": "ready", "limit": 1, "max_message": 1 << 20}
+                assert await commit_all(program, 2) == [{"n": 1}, b"2"]
+                await publish(place, 3)
+                assert (await batch_of(program))[0] == [3]
+            async with at(place, path) as program:
+                await program.next()
+                assert await commit_all(program, 1) == [3]
+                await program.send("drain")
+                assert await program.ending() == (1000, "")
+            async with at(place, "read?topic=orders.tea&until=now") as program:
+                await program.next()
+                payloads: list[Any] = []
+                kinds = set[str]()
+                while kinds != {"event", "batch", "committed", "end"}:
+                    message = await program.next()
+                    kinds.add(message["type"])
+                    if message["type"] == "event":
+                        payloads.append(message["payload"])
+                    elif message["type"] == "batch":
+                        await program.send("commit", id=message["id"])
+                assert payloads == [{"n": 1}, b"2", 3]
+                assert await program.ending() == (1000, "")
+        await place.until_held(0)
+
+    run(work, rights=RIGHTS)
+
+
+def test_a_program_has_as_many_batches_as_it_takes(run: Run, tmp_path: Path) -> None:
+    async def work(place: Place) -> None:
+        async with bridged(tmp_path, place), at(place, "read?topic=orders.tea&limit=1") as program:
+            await program.next()
+            await publish(place, 1)
+            payloads, batch = await batch_of(program)
+            assert payloads == [1]
+            await publish(place, 2)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await program.next()
+            await program.send("commit", id=batch["id"])
+            assert await program.next() == {"type": "committed", "id": batch["id"]}
+            assert (await batch_of(program))[0] == [2]
+        await place.until_held(0)
+
+    run(work, rights=RIGHTS)
+
+
+async def granted(program: Program) -> int:
+    message = await program.next()
+    assert (message["type"], message["ttl"]) == ("granted", 1)
+    await program.send("renew")
+    renewed = await program.next()
+    assert renewed["type"] == "renewed"
+    assert 0 < renewed["left"] <= 1
+    token: int = message["token"]
+    return token
+
+
+def test_a_lease_is_one_programs_and_its_token_grows(run: Run, tmp_path: Path) -> None:
+    async def work(place: Place) -> None:
+        async with bridged(tmp_path, place):
+            async with at(place, "lease/door/leader?ttl=1") as one:
+                first = await granted(one)
+                async with at(place, "lease/door/leader?ttl=1&timeout=0.1") as other:
+                    assert (await other.ending())[0] == 4504
+                await one.send("release")
+                assert await one.ending() == (1000, "")
+            async with at(place, "lease/door/leader?ttl=1") as other:
+                assert await granted(other) > first
+
+    run(work, rights=RIGHTS)
+
+
+def test_the_lease_of_a_program_that_is_lost_ends_by_its_time_and_no_sooner(run: Run, tmp_path: Path) -> None:
+    """And so does that of one that renews it no more."""
+
+    async def work(place: Place) -> None:
+        async with bridged(tmp_path, place), at(place, "lease/door/leader?ttl=1") as one:
+            await granted(one)
+            began = asyncio.get_running_loop().time()
+            one.socket.transport.abort()
+            async with at(place, "lease/door/leader?ttl=1&timeout=40") as other:
+                await granted(other)
+                assert asyncio.get_running_loop().time() - began > 0.5
+                code, reason = await other.ending()
+                assert (code, reason.split(":")[0]) == (4409, "lease_lost")
+
+    run(work, rights=RIGHTS)
+
+
+def test_a_request_with_a_key_is_done_once_by_the_programs_that_serve(run: Run, tmp_path: Path) -> None:
+    """One whose program has gone is in doubt; one that no program has begun is none the worse for it."""
+
+    async def work(place: Place) -> None:
+        def ask(key: str) -> asyncio.Task[Any]:
+            options = iris.RequestOptions(idempotency_key=key)
+            return asyncio.create_task(place.member.request("orders", 1, timeout=40, wait=40, options=options))
+
+        async with bridged(tmp_path, place):
+            await place.member.wait_for("bridge", timeout=60)
+            async with at(place, "serve/orders?keep=60") as program:
+                assert (await program.next())["type"] == "ready"
+                async with at(place, "serve/orders?keep=61") as other:
+                    assert (await other.ending())[0] == 4400
+                asking = ask("a")
+                request = await program.next()
+                assert (request["key"], request["payload"]) == ("a", 1)
+                await program.send("reply", id=request["id"], payload="done")
+                assert (await asking, await ask("a")) == ("done", "done")
+                asking = ask("b")
+                assert (await program.next())["key"] == "b"
+            async with at(place, "serve/orders?keep=60") as program:
+                assert (await program.next())["type"] == "ready"
+                with pytest.raises(iris.Unknown):
+                    await asking
+                await program.send("drain")
+                assert await program.ending() == (1000, "")
+                asking = ask("c")
+            async with at(place, "serve/orders?keep=60") as program:
+                assert (await program.next())["type"] == "ready"
+                request = await program.next()
+                assert request["key"] == "c"
+                await program.send("reply", id=request["id"], payload="late")
+                assert await asking == "late"
+
+    run(work, rights={**RIGHTS, "serve": ("orders",)})
+
+
+def test_one_client_does_not_use_up_the_bridge(run: Run, tmp_path: Path) -> None:
+    async def work(place: Place) -> None:
+        async with bridged(tmp_path, place), contextlib.AsyncExitStack() as stack:
+            for _ in range(32):
+                program = await stack.enter_async_context(at(place, "read?topic=orders.tea"))
+                assert (await program.next())["type"] == "ready"
+            async with at(place, "take/jobs") as program:
+                assert (await program.ending())[0] == 4429
+
+    run(work, rights=RIGHTS, limits=ClientLimits(bytes=128 << 20))
