@@ -56,11 +56,12 @@ async def _open(credential: Credential) -> AsyncIterator[tuple[Mesh, Patterns]]:
         ) as mesh,
         trio.open_nursery() as nursery,
     ):  # fmt: skip
+        directory = StaticDirectory()
         patterns = build_patterns(
             mesh,
-            cast("Membership", StaticDirectory()),
+            cast("Membership", directory),
             WorkerPools(),
-            reach=None,
+            reach=directory,
             elsewhere=None,
             lookups=None,
             environment=Environment(),
@@ -76,6 +77,7 @@ async def _open(credential: Credential) -> AsyncIterator[tuple[Mesh, Patterns]]:
 async def _subscribe(credential: Credential, events: int, task_status: trio.TaskStatus[Mesh]) -> None:
     async with _open(credential) as (mesh, patterns), patterns.pubsub.subscribe(TOPIC) as subscription:
         task_status.started(mesh)
+        took = worked = 0.0
         for count in (WARM_UP, events):
             for _ in range(count):
                 await anext(subscription)
@@ -151,4 +153,5 @@ def main(subscribers: int = 1_000, events: int = 5_000, file: str = "") -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:3]), *sys.argv[3:])
+    subscribers, events, *files = sys.argv[1:]
+    main(int(subscribers), int(events), *files)

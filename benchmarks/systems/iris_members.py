@@ -83,6 +83,9 @@ class _Members:
     def clusters(self, at_most: int | None = None) -> Sequence[str]:  # noqa: ARG002 -- there are none
         return ()
 
+    def weight(self, cluster: str, node: NodeId) -> int:  # noqa: ARG002 -- each stands for itself
+        return 1
+
     def member_ids(self, cluster: str) -> Sequence[NodeId]:
         return tuple(self._balancer.nodes) if cluster == CLUSTER else ()
 
