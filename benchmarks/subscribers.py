@@ -77,7 +77,6 @@ async def _open(credential: Credential) -> AsyncIterator[tuple[Mesh, Patterns]]:
 async def _subscribe(credential: Credential, events: int, task_status: trio.TaskStatus[Mesh]) -> None:
     async with _open(credential) as (mesh, patterns), patterns.pubsub.subscribe(TOPIC) as subscription:
         task_status.started(mesh)
-        took = worked = 0.0
         for count in (WARM_UP, events):
             for _ in range(count):
                 await anext(subscription)
@@ -113,6 +112,7 @@ async def _measure(credential: Credential, file: str, subscribers: int, events: 
         publishing = patterns.pubsub.publishing
         while len(publishing.resolve(TOPIC).links) < subscribers:  # noqa: ASYNC110 -- nothing tells when interest is known
             await trio.sleep(0.05)
+        took = worked = 0.0
         for count in (WARM_UP, events):
             began, worked = perf_counter(), process_time()
             for _ in range(count):

@@ -109,6 +109,11 @@ class AllWell:
         del node
         return False
 
+    def request_link(self, node: NodeId) -> bool:
+        """Return False: all are linked."""
+        del node
+        return False
+
     def site_of(self, node: NodeId) -> str:
         """Return that it is at none."""
         del node
