@@ -16,8 +16,9 @@ HEAD = f"""\
 
 Written by `make bench`; do not edit. Every system does the same work in the same run: separate processes on loopback
 TCP, started anew for each trial, rounds interleaved (A B C, A B C, ...). A figure is the median of all rounds, with
-the least and the greatest in brackets. A run is refused where other programs take more than {LIMIT * 100:.0f} % of the processors. [Queues](../howto/events/durable_jobs.md) and [the
-bridge](measured/spark.md) stand on pages of their own, beside JetStream.
+the least and the greatest in brackets. A run is refused where other programs take more than {LIMIT * 100:.0f} % of
+the processors. [Queues](../howto/events/durable_jobs.md) and [the bridge](measured/spark.md) stand on pages of their
+own, beside JetStream.
 
 - **`iris`** is Iris with trio at both ends, `iris.aio` with asyncio at both ends. `iris.aio asking` and `iris.sync
   asking` are programs of asyncio, and of threads, that ask a service written with trio.
@@ -32,9 +33,10 @@ bridge](measured/spark.md) stand on pages of their own, beside JetStream.
   - *discovery*: members are found by their cluster's name, without a server or addresses.
   - *event loop*: the thread that waits for a message can do other work meanwhile.
 
-Each system is set for speed: nats-server and redis-server without limits on what waits, NATS read by callbacks, zenoh blocking instead of dropping, redis-py with
-pipelines, ZeroMQ without a copy of 64 KiB and, for many requests at a time, by DEALER. Blocking sockets are not paced.
-The peers come with `make bench`, and so does `nats-server`; `redis-server` is a Debian package.
+Each system is set for speed: nats-server and redis-server without limits on what waits, NATS read by callbacks, zenoh
+blocking instead of dropping, redis-py with pipelines, ZeroMQ without a copy of 64 KiB and, for many requests at a
+time, by DEALER. Blocking sockets are not paced. The peers come with `make bench`, and so does `nats-server`;
+`redis-server` is a Debian package.
 
 `make bench ARGS="--case NAME --document docs/explanation/benchmarks.md"` measures one case anew.
 `--busy` measures on a busy machine, which the case then says. [`iris
@@ -103,9 +105,12 @@ def _conditions(report: Report, systems: Iterable[System]) -> Iterator[str]:
         yield f"{system.name} {system.version()}{f' with {server}' if (server := system.server()) else ''}"
 
 
-def _absent(absences: Iterable[Absence]) -> Iterator[str]:
-    lines = [f"- {absence.system}: {absence.reason}" for absence in absences]
-    if lines:
+def _absent(absences: Iterable[Absence], known: frozenset[str] = frozenset()) -> Iterator[str]:
+    systems: dict[tuple[str | None, str], list[str]] = {}
+    for absence in absences:
+        systems.setdefault((absence.case, absence.reason), []).append(absence.system)
+    lines = [f"- {', '.join(names)}: {reason}" for (_, reason), names in systems.items()]
+    if lines := [line for line in lines if line not in known]:
         yield from ("Not measured:\n", *lines, "")
 
 
@@ -133,14 +138,14 @@ def _block(report: Report, case: Case, picture: str | None, known: frozenset[str
     for _, system, lost in (loss for loss in report.losses() if loss[0] is case):
         yield f"{system.name} lost {lost:,} messages in all rounds together.\n"
     absent = (absence for absence in report.absent if absence.case in (None, case.name))
-    yield from _absent(absence for absence in absent if f"- {absence.system}: {absence.reason}" not in known)
+    yield from _absent(absent, known)
 
 
 def _run(report: Report, case: Case, conditions: Iterable[str]) -> Iterator[str]:
     mean, most = report.others_during(case.name)
     if mean > LIMIT:
         yield f"**On a busy machine**: other programs took {mean * 100:.0f} % of the processors.\n"
-    shares = f"Others took {mean * 100:.0f} % of the processors, at most {most * 100:.0f} %."
+    shares = f"Others took {mean * 100:.0f} %, at most {most * 100:.0f} %."
     yield " ".join((shares, *(f"{condition}." for condition in conditions))) + "\n"
 
 
