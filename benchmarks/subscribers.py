@@ -56,11 +56,12 @@ async def _open(credential: Credential) -> AsyncIterator[tuple[Mesh, Patterns]]:
         ) as mesh,
         trio.open_nursery() as nursery,
     ):  # fmt: skip
+        directory = StaticDirectory()
         patterns = build_patterns(
             mesh,
-            cast("Membership", StaticDirectory()),
+            cast("Membership", directory),
             WorkerPools(),
-            reach=None,
+            reach=directory,
             elsewhere=None,
             lookups=None,
             environment=Environment(),
@@ -111,6 +112,7 @@ async def _measure(credential: Credential, file: str, subscribers: int, events: 
         publishing = patterns.pubsub.publishing
         while len(publishing.resolve(TOPIC).links) < subscribers:  # noqa: ASYNC110 -- nothing tells when interest is known
             await trio.sleep(0.05)
+        took = worked = 0.0
         for count in (WARM_UP, events):
             began, worked = perf_counter(), process_time()
             for _ in range(count):
@@ -151,4 +153,5 @@ def main(subscribers: int = 1_000, events: int = 5_000, file: str = "") -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:3]), *sys.argv[3:])
+    subscribers, events, *files = sys.argv[1:]
+    main(int(subscribers), int(events), *files)

@@ -35,6 +35,7 @@ NOT_RUN: Final = {
     "kafka-": "comes with Kafka, which tests ask by its client",
     "iris bridge --election": "needs etcd on other machines; `tests/support/takeover.py` starts one here",
     "iris bridge --kafka": "needs Kafka; `tests/support/kafka.py` starts one",
+    "sha256sum": "needs the files of a release; `tests/project/test_wheel.py` signs and checks some",
     "pip install": "needs the index of packages; `make dist` installs the wheel into an empty environment",
 }
 """How the commands of ``sh`` blocks begin, and why no test runs them."""

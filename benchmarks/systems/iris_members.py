@@ -83,6 +83,9 @@ class _Members:
     def clusters(self, at_most: int | None = None) -> Sequence[str]:  # noqa: ARG002 -- there are none
         return ()
 
+    def weight(self, cluster: str, node: NodeId) -> int:  # noqa: ARG002 -- each stands for itself
+        return 1
+
     def member_ids(self, cluster: str) -> Sequence[NodeId]:
         return tuple(self._balancer.nodes) if cluster == CLUSTER else ()
 
@@ -103,6 +106,11 @@ class AllWell:
 
     def is_suspected(self, node: NodeId) -> bool:
         """Return False."""
+        del node
+        return False
+
+    def request_link(self, node: NodeId) -> bool:
+        """Return False: all are linked."""
         del node
         return False
 

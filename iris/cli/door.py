@@ -86,8 +86,7 @@ def door(
         raise click.UsageError("--nng-serve belongs to --nng")
     try:
         from iris.doors import clients as door_clients
-        from iris.doors import http, mqtt, nng
-        from iris.doors.programs import ServedClusters
+        from iris.doors import http, mqtt, nng, programs
     except ModuleNotFoundError as error:
         raise click.ClickException(f"a door needs {error.name}: pip install 'iris-mesh[doors]'") from None
     _raise_descriptors()
@@ -99,7 +98,7 @@ def door(
                 iris.aio.open_node(None if connection.credential else DOOR, **connection.arguments())
             )
             await stack.enter_async_context(connection.serving_metrics(node))
-            clusters = ServedClusters(node, bridge)
+            clusters = programs.ServedClusters(node, bridge)
             note(f"{node.id} is a door for {len(clients)} clients")
             if http_at:
                 sockets = _listening(stack, http_at, plaintext or tls is not None)

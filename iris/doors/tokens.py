@@ -157,7 +157,7 @@ def _token(name: str, fields: Mapping[str, Any]) -> Token:
 
 def _subscriptions(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= _MAX_SUBSCRIPTIONS:
-        raise ConfigError(f"subscriptions of a token are a whole number from 1 to {_MAX_SUBSCRIPTIONS}")
+        raise ConfigError(f"subscriptions is {value!r}: use a whole number from 1 to {_MAX_SUBSCRIPTIONS}")
     return value
 
 

@@ -134,7 +134,7 @@ MEMBERS = {
         "abort", "aclose", "as_stream", "is_broken", "is_closed", "max_message", "receive", "receive_file", "send",
         "send_eof", "send_file", "statistics", "was_finished_by_peer",
     },
-    iris.Answers: {"close", "missing"},
+    iris.Answers: {"close", "expected", "missing"},
     iris.Watch: {"missed"},
     iris.Service: {"allows", "asyncapi", "broadcast", "client", "describe", "request", "tunnel"},
 }  # fmt: skip

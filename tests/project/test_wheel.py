@@ -164,7 +164,7 @@ def test_a_release_is_signed_by_a_key_that_is_known_and_by_no_other(tmp_path: Pa
     written.chmod(0o755)
 
     def release(key: Path) -> int:
-        command = [tmp_path / "distribution" / "release.sh", written, sys.executable]
+        command = [str(tmp_path / "distribution" / "release.sh"), str(written), sys.executable]
         environment = {**os.environ, "IRIS_SIGNING_KEY": str(key), "IRIS_IMAGE": ""}
         return subprocess.run(command, env=environment, check=False, capture_output=True).returncode
 
@@ -174,7 +174,7 @@ def test_a_release_is_signed_by_a_key_that_is_known_and_by_no_other(tmp_path: Pa
             "-Y",
             "verify",
             "-f",
-            signers,
+            str(signers),
             "-I",
             "release",
             "-n",

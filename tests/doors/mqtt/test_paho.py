@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,6 +15,7 @@ from tests.support.doors import Counted, Run, greeters
 pytest.importorskip("paho.mqtt.client", reason="Paho is not installed: pip install paho-mqtt")
 
 from paho.mqtt import client as paho
+from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
@@ -24,18 +25,18 @@ RIGHTS: Any = {"call": ("greeters",), "serve": ("orders",)}
 @asynccontextmanager
 async def connected(place: Place) -> AsyncGenerator[tuple[paho.Client, asyncio.Queue[Any]]]:
     """Connect a client with a thread of its own; the queue has what it is sent, and that a filter counts."""
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+    client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
     loop, queue = asyncio.get_running_loop(), asyncio.Queue[Any]()
 
     def hear(_client: Any, _data: Any, message: Any) -> None:
         if message.topic.startswith("$serve/"):
-            answer = Properties(PacketTypes.PUBLISH)
+            answer = cast("Any", Properties)(PacketTypes.PUBLISH)
             answer.CorrelationData = message.properties.CorrelationData
             client.publish(message.properties.ResponseTopic, message.payload.upper(), properties=answer)
         loop.call_soon_threadsafe(queue.put_nowait, message)
 
     client.on_message = hear
-    client.on_subscribe = lambda *given: loop.call_soon_threadsafe(queue.put_nowait, given[3])
+    client.on_subscribe = cast("Any", lambda *given: loop.call_soon_threadsafe(queue.put_nowait, given[3]))
     client.username_pw_set("any", place.token)
     await asyncio.to_thread(client.connect, *place.address)
     client.loop_start()
@@ -50,7 +51,7 @@ def test_a_client_of_paho_asks_a_cluster(run: Run) -> None:
     async def work(place: Place) -> None:
         async with place.member.join("greeters", greeters(Counted())), connected(place) as (client, queue):
             await place.node.wait_for("greeters")
-            asked: Any = Properties(PacketTypes.PUBLISH)
+            asked: Any = cast("Any", Properties)(PacketTypes.PUBLISH)
             asked.ResponseTopic, asked.CorrelationData = "replies/mine", b"1"
             client.publish("$call/greeters", b"tea", properties=asked)
             reply = await queue.get()

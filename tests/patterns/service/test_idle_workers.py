@@ -53,6 +53,9 @@ class Host:
     def weight_changed(self, cluster: str, weight: int) -> None:
         pass
 
+    def answer_part(self, job: PendingRequest, part: kinds.Part, size: int) -> None:
+        raise AssertionError(part)
+
     def report_credit(self, node: NodeId, report: kinds.BroadcastCredit) -> bool:
         return True
 

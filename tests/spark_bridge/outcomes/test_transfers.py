@@ -312,7 +312,7 @@ async def test_transfers_make_and_lose_no_money(
 ) -> None:
     timeout = 1.0 if count < 100 else 2.0
     for function, seconds in ((Saga.request, timeout), (iris.Bridge.saga, 20.0)):  # the page's are longer
-        defaults = function.__kwdefaults__
+        defaults = inspect.unwrap(function).__kwdefaults__
         assert defaults is not None
         monkeypatch.setitem(defaults, "timeout", seconds)
     began = time.monotonic()
