@@ -14,6 +14,7 @@ Nodes that run sagas stop at any point, and others, or two at once, run the saga
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import itertools
 import logging
 import runpy
