@@ -62,7 +62,7 @@ class IdleLinks(PeerObserver):
         self._membership = membership
         self._used = used
         self._since: dict[NodeId, float] = {}
-        """Time at which each node was linked; where a link stayed after all, from which on its end may be asked again."""
+        """Time at which each node was linked; where a link stayed after all, when its end may be asked for again."""
         self._proposed: dict[NodeId, float] = {}
         self._withdrawn: dict[NodeId, float] = {}
         """Nodes that are asked nothing any more, and the time until which their goodbye is waited for."""
