@@ -50,6 +50,8 @@ class SubscriberLinks:
         self._interest = interest
         self._remote = remote
         self._heard = False
+        self._until = math.inf
+        """Time until which it waits for everybody, whoever publishes."""
 
     def __repr__(self) -> str:
         return f"<SubscriberLinks: {'all' if self._heard else 'some'}>"
@@ -114,10 +116,13 @@ class SubscriberLinks:
         ]
 
     async def _hear(self, within: float) -> None:
-        """Hear of everybody what it subscribes to."""
-        with trio.move_on_after(min(within, self._mesh.config.subscribe_timeout)):
+        """Hear of everybody what it subscribes to; what there is no time for now, the next event waits for."""
+        now = trio.current_time()
+        self._until = min(self._until, now + self._mesh.config.subscribe_timeout)
+        with trio.move_on_at(min(now + within, self._until)) as scope:
             await self.link_everybody()
             async with trio.open_nursery() as nursery:
                 for node in self._unheard():
                     nursery.start_soon(self._mesh.barrier, node, self._interest.is_whole)
-        self._heard = True
+        if not scope.cancelled_caught or trio.current_time() >= self._until:
+            self._heard = True
