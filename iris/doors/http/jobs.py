@@ -79,6 +79,7 @@ class _Taking(Dialogue):
                 self._release()
                 raise
             self._has[number] = job
+            await self.pace()
         await asyncio.Event().wait()
 
     def _release(self) -> None:

@@ -66,9 +66,9 @@ _WORDS: Final[Mapping[str, Literal["earliest", "latest"]]] = {"earliest": "earli
 def _start(text: str) -> Literal["earliest", "latest"] | datetime | int:
     if text in _WORDS:
         return _WORDS[text]
-    if text.isascii() and text.isdigit():
-        return int(text)
     try:
+        if text.isascii() and text.isdigit():
+            return int(text)  # no number for Python, if it has thousands of digits
         start = datetime.fromisoformat(text)
     except ValueError:
         start = None
@@ -100,6 +100,7 @@ class _Reading(Dialogue):
             }  # fmt: skip
             number = self.give(*((_head(event), event.payload) for event in batch), (about, NOTHING))
             self._has[number] = batch
+            await self.pace()
             while self.is_at >= self._limit:
                 self._room.clear()
                 await self._room.wait()
