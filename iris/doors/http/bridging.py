@@ -191,6 +191,7 @@ class Dialogue(ABC):
         self._out: asyncio.Queue[str | bytes] = asyncio.Queue()
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Event()
         self._held: dict[int, int] = {}
         self._number = 0
 
@@ -248,6 +249,7 @@ class Dialogue(ABC):
 
     def look(self) -> None:
         """End if it drains and has nothing left."""
+        self._room.set()
         if self.drains and not self._held and not self._tasks:
             self.end()
 
@@ -262,6 +264,11 @@ class Dialogue(ABC):
         for one in data:
             self._out.put_nowait(one)
         return number
+
+    async def until_done(self) -> None:
+        """Wait until the program is done with something."""
+        self._room.clear()
+        await self._room.wait()
 
     async def pace(self) -> None:
         """Wait until the program's token lets it send more: only then it gets something else to answer."""
@@ -325,7 +332,7 @@ class Dialogue(ABC):
             raise WebSocketDisconnect(message["code"])
         text, data = message.get("text"), message.get("bytes")
         head, payload, _ = decoded(text, data)
-        self.client.charge(len(data if text is None else text), 1)
+        self.client.charge(len(text or data or ""), 1)
         return head, payload
 
     async def _receive(self) -> None:

@@ -197,7 +197,7 @@ def test_a_door_that_closes_lets_programs_finish(run: Run, tmp_path: Path) -> No
 
 
 def test_what_programs_have_counts_among_their_clients_bytes(run: Run, tmp_path: Path) -> None:
-    """Jobs that find no room go back, and no attempt is counted."""
+    """What finds no room goes back, and no attempt is counted: the program that has something gets it later."""
 
     async def work(place: Place) -> None:
         async with bridged(tmp_path, place):
@@ -205,19 +205,32 @@ def test_what_programs_have_counts_among_their_clients_bytes(run: Run, tmp_path:
             await put(place, b"y" * 40_000)
             async with at(place, "take/jobs") as program:
                 await program.next()
-                await program.next()
-                assert (await program.ending())[0] == 4429
-            async with at(place, "take/jobs?limit=1") as program:
-                await program.next()
-                for _ in range(2):
+                for letter in (b"x", b"y"):
                     job = await program.next()
-                    assert job["attempt"] == 1
+                    assert (job["payload"][:1], job["attempt"]) == (letter, 1)
+                    if letter == b"x":
+                        async with at(place, "take/jobs") as other:
+                            await other.next()
+                            assert (await other.ending())[0] == 4429
                     await program.send("commit", id=job["id"])
-                    await program.next()
+                    assert (await program.next())["type"] == "committed"
             await until_status(place, done=2)
         await place.until_held(0)
 
     run(work, rights=RIGHTS, limits=ClientLimits(bytes=70_000))
+
+
+def test_batches_that_find_no_room_come_when_there_is_some(run: Run, tmp_path: Path) -> None:
+    async def work(place: Place) -> None:
+        async with bridged(tmp_path, place):
+            for letter in (b"x", b"y"):
+                await publish(place, letter * 600_000)
+            async with at(place, "read?topic=orders.tea&group=billing") as program:
+                await program.next()
+                assert [one[:1] for one in await commit_all(program, 2)] == [b"x", b"y"]
+        await place.until_held(0)
+
+    run(work, rights=RIGHTS, limits=ClientLimits(bytes=3_000_000))
 
 
 @pytest.mark.parametrize(
@@ -530,6 +543,7 @@ def test_renewals_whose_answers_are_not_read_end_the_program(run: Run, tmp_path:
             key = "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ=="
             writer.write(place.head("GET", "/lease/door/leader?ttl=60", *upgrade, key))
             await reader.readuntil(b"granted")
+            assert isinstance(writer.transport, asyncio.Transport)
             writer.transport.pause_reading()
             renew = b'{"type":"renew"}'
             frame = bytes((0x81, 0x80 | len(renew))) + bytes(4) + renew
