@@ -98,7 +98,7 @@ def test_a_survey_prints_the_answer_of_each_member(databases: Terminal) -> None:
     assert done.returncode == 0
     assert answer["payload"] == "ready?"
     assert len(answer["member"]) == 32
-    assert summary == {"answers": 1, "missing": {}}
+    assert summary == {"answers": 1, "expected": 1, "missing": {}}
 
 
 def test_nodes_lists_the_members_of_every_cluster(databases: Terminal) -> None:

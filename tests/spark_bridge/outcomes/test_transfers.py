@@ -14,6 +14,7 @@ Nodes that run sagas stop at any point, and others, or two at once, run the saga
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import itertools
 import logging
 import runpy
@@ -312,7 +313,7 @@ async def test_transfers_make_and_lose_no_money(
 ) -> None:
     timeout = 1.0 if count < 100 else 2.0
     for function, seconds in ((Saga.request, timeout), (iris.Bridge.saga, 20.0)):  # the page's are longer
-        defaults = function.__kwdefaults__
+        defaults = inspect.unwrap(function).__kwdefaults__
         assert defaults is not None
         monkeypatch.setitem(defaults, "timeout", seconds)
     began = time.monotonic()
