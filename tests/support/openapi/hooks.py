@@ -6,9 +6,8 @@ What is changed is valid before and after, so that each example stays what it wa
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from typing import Any
-
-import schemathesis
 
 NAMES = {"cluster": "greeters", "topic": "orders.tea", "queue": "jobs"}
 """What there is behind the door of the test: half of the valid names become these."""
@@ -16,7 +15,6 @@ NAMES = {"cluster": "greeters", "topic": "orders.tea", "queue": "jobs"}
 LONGEST = 0.2
 
 
-@schemathesis.hook
 def before_call(context: Any, case: Any, kwargs: Any) -> None:
     """Change an example."""
     for kind, name in (case.path_parameters or {}).items():
@@ -38,3 +36,6 @@ def _is_number(value: object) -> bool:
         return isinstance(value, int | float | str) and not isinstance(value, bool) and float(value) >= 0
     except ValueError:
         return False
+
+
+import_module("schemathesis").hook(before_call)  # it is not installed where the tests are
