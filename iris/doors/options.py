@@ -92,9 +92,10 @@ def read_options(pairs: Iterable[tuple[str, str]], known: Readers, timeout: floa
             raise Problem(400, "malformed", f"option {name}: expected {wanted}, got {text!r:.60}") from None
     if "timeout" in known:
         options.setdefault("timeout", timeout)
-    times = options.get("timeout", 0.0), options.get("wait", 0.0)
-    if min(times) < 0 or math.fsum(times) > LONGEST:
-        raise Problem(400, "malformed", f"timeout and wait are not negative, and {LONGEST:g} s together at most")
+    limit, wait = options.get("timeout", TIMEOUT), options.get("wait", 0.0)
+    if not limit > 0 or wait < 0 or math.fsum((options.get("timeout", 0.0), wait)) > LONGEST:
+        detail = f"timeout is above 0, wait is not negative, and they are {LONGEST:g} s together at most"
+        raise Problem(400, "malformed", detail)
     return options
 
 

@@ -6,6 +6,7 @@ Source: RFC 9457 (problem details), whose fields these are.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Final, final
 
 from iris.kernel.errors import (
@@ -48,6 +49,14 @@ _BY_CODE: Final = {
     "no_bridge": 503,
 }  # fmt: skip
 """Status of errors that a member calls by these words; of all others it is 502."""
+
+NODE_CODES: Final[Mapping[int, frozenset[str]]] = {
+    status: frozenset(
+        [code for _, one, code in _KINDS if one == status] + [code for code, one in _BY_CODE.items() if one == status]
+    )
+    for status in sorted({*(status for _, status, _ in _KINDS), *_BY_CODE.values(), 502})
+}
+"""Codes of errors that a node raises, by status; 502 has also the words of members."""
 
 
 @final

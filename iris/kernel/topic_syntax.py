@@ -23,6 +23,8 @@ TOPIC_FORM: Final = f"^{_TOPIC.pattern}"
 """The rule for topics as a regular expression, for the types of messages; their size is a rule of its own."""
 
 _PATTERN: Final = re.compile(rf"(?:(?:{_WORD}|\*)\.){{0,{MAX_TOKENS - 1}}}(?:{_WORD}|\*|>)\Z")
+PATTERN_FORM: Final = f"^{_PATTERN.pattern}"
+"""The same for patterns."""
 
 
 def is_topic(value: object) -> TypeGuard[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iris.doors.options import BROADCAST, LONGEST, PUSH, REQUEST, SURVEY, read_options
+from iris.doors.options import BROADCAST, LONGEST, PUBLISH, PUSH, REQUEST, SURVEY, read_options
 from iris.doors.problems import Problem
 
 
@@ -24,8 +24,10 @@ TIMES = ["1e300", "50.1", "-1", "-0.001", "-1e300"]
 @pytest.mark.parametrize("name", ["timeout", "wait"])
 def test_no_call_lasts_longer_than_the_longest(name: str, time: str) -> None:
     for known in (REQUEST, SURVEY):
-        with pytest.raises(Problem, match="timeout and wait are not negative, and 50 s together at most"):
+        with pytest.raises(Problem, match=r"timeout is above 0.* 50 s together at most"):
             read_options([(name, time)], known)
+    with pytest.raises(Problem, match="timeout is above 0"):
+        read_options([("timeout", "0")], PUBLISH)  # also where nothing waits
 
 
 @pytest.mark.parametrize(

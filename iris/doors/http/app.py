@@ -20,7 +20,7 @@ from starlette.websockets import WebSocket
 
 import iris.aio
 from iris.doors.clients import Client, Clients, Right
-from iris.doors.http import asyncapi, events, reading
+from iris.doors.http import asyncapi, events, openapi, reading
 from iris.doors.http.answering import (
     Begin,
     CallAnswer,
@@ -88,7 +88,8 @@ def make_app(
             *routes_of(bridge, door, limits.body),
             WebSocketRoute("/{name:path}", door.no_such_tunnel),
             Route("/iris.js", _module, methods=["GET"]),
-            Route("/asyncapi.json", _protocol, methods=["GET"]),
+            Route("/asyncapi.json", partial(_document, asyncapi.document), methods=["GET"]),
+            Route("/openapi.json", partial(_document, openapi.document), methods=["GET"]),
         ],
         middleware=_middleware(origins),
         exception_handlers={
@@ -318,8 +319,8 @@ async def _module(_: Request) -> Response:
     return Response(_MODULE_TEXT, media_type="text/javascript", headers=_ANYWHERE)
 
 
-async def _protocol(_: Request) -> Response:
-    return Response(json.dumps(asyncapi.document()), media_type="application/json", headers=_ANYWHERE)
+async def _document(make: Callable[[], object], _: Request) -> Response:
+    return Response(json.dumps(make()), media_type="application/json", headers=_ANYWHERE)
 
 
 async def _nobody(_: Request, __: Exception) -> Response:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from iris.doors.http import messages, tunnels
+from iris.doors.http.schemas import ANSWER, END, ENVELOPE, EVENT, GAP, PROBLEM, object_of, option_schema
 from iris.doors.options import (
     BROADCAST,
     PUBLISH,
@@ -18,26 +19,8 @@ from iris.doors.options import (
     SURVEY,
     TUNNEL,
     Readers,
-    flag,
-    number,
-    whole,
 )
 
-_TYPES: Final = {str: "string", number: "number", whole: "integer", flag: "boolean"}
-_ENVELOPE: Final[dict[str, Any]] = {
-    "payload": {"description": "Any value; a text if there is an encoding."},
-    "encoding": {"enum": ["base64", "msgpack"], "description": "base64 of bytes, or of a value in MessagePack."},
-}
-_PROBLEM: Final = {
-    "type": "object",
-    "required": ["status", "code", "detail"],
-    "properties": {
-        "status": {"type": "integer"},
-        "code": {"type": "string"},
-        "detail": {"type": "string"},
-        "retry_after": {"type": "number", "description": "Seconds."},
-    },
-}
 _BINARY: Final = "It may be binary: the map without a payload, a line feed, and the payload as bytes."
 
 
@@ -54,9 +37,9 @@ def document() -> dict[str, Any]:
             "/tunnel/{cluster}", "A tunnel to a member: docs/reference/doors/http.md.",
             {
                 "bytes": {"summary": "A binary message: a payload.", "contentType": "application/octet-stream"},
-                "payload": _text("A payload, in an envelope.", _object(_ENVELOPE, "payload")),
-                "credit": _text("So many payloads more may be sent.", _object({"credit": _CREDIT}, "credit")),
-                "eof": _text("No payload comes any more.", _object({"eof": {"const": True}}, "eof")),
+                "payload": _text("A payload, in an envelope.", object_of(ENVELOPE, "payload")),
+                "credit": _text("So many payloads more may be sent.", object_of({"credit": _CREDIT}, "credit")),
+                "eof": _text("No payload comes any more.", object_of({"eof": {"const": True}}, "eof")),
             },
             _socket(TUNNEL),
         ),
@@ -66,23 +49,22 @@ def document() -> dict[str, Any]:
             "payload": {"summary": "A payload, by its content type JSON, text, MessagePack or bytes.", "payload": {}}
         }
         channels[name] = _channel(f"/{name}/{{{what}}}", _DONE[name], sent)
-    line = _object({"member": messages.SCHEMAS["node"], **_ENVELOPE}, "member", "payload")
     channels["replies"] = _channel(
         None, "What is answered.",
         {
             "reply": {"summary": "The payload of a reply.", "payload": {}},
-            "answer": _text("A line for each answer to a survey.", line),
-            "end": _text("The last line of a survey.", _object(_END, *_END)),
+            "answer": _text("A line for each answer to a survey.", ANSWER),
+            "end": _text("The last line of a survey.", END),
             "done": {"summary": "204: it is sent.", "payload": {"type": "null"}},
-            "problem": {"contentType": "application/problem+json", "payload": _PROBLEM},
+            "problem": {"contentType": "application/problem+json", "payload": PROBLEM},
         },
     )  # fmt: skip
     channels["subscribe"] = _channel(
         "/subscribe", "Events of topics, as server-sent events.",
         {
-            "event": _text("An event.", _object(_EVENT | _ENVELOPE, "topic", "payload", "missed")),
-            "gap": _text("So many events are missed; null: nobody knows.", _object({"missed": _MISSED}, "missed")),
-            "end": {"payload": _PROBLEM},
+            "event": _text("An event.", EVENT),
+            "gap": _text("So many events are missed; null: nobody knows.", GAP),
+            "end": {"payload": PROBLEM},
         },
         {"http": {"method": "GET", "query": _query({"topic": str, "group": str}, "topic"), "bindingVersion": "0.3.0"}},
     )  # fmt: skip
@@ -117,19 +99,6 @@ def document() -> dict[str, Any]:
 
 
 _CREDIT: Final = {"type": "integer", "minimum": 1, "maximum": tunnels.MAX_CREDIT}
-_MISSED: Final = {"type": ["integer", "null"], "minimum": 0}
-_END: Final[dict[str, Any]] = {
-    "ended_by": {"enum": ["all", "count", "quiet", "deadline"]},
-    "expected": {"type": "integer", "description": "Answers if all had answered."},
-    "missing": {"type": "array", "items": {"type": "string"}},
-    "errors": {"type": "object", "additionalProperties": _PROBLEM},
-}
-_EVENT: Final[dict[str, Any]] = {
-    "topic": {"type": "string"},
-    "missed": {"type": "integer", "minimum": 0, "description": "Events that were lost before this one."},
-    "retained": {"const": True},
-    "headers": messages.SCHEMAS["headers"],
-}
 _DONE: Final = {
     "request": "Ask one member.",
     "survey": "Ask all members.",
@@ -140,8 +109,8 @@ _DONE: Final = {
 
 def _message(name: str, kind: messages.Kind) -> dict[str, Any]:
     fields = {one: messages.SCHEMAS[one] for one in (*kind.fields, *kind.optional)}
-    schema = _object(
-        {"type": {"const": name}, **fields, **(_ENVELOPE if kind.has_payload else {})}, "type", *kind.fields
+    schema = object_of(
+        {"type": {"const": name}, **fields, **(ENVELOPE if kind.has_payload else {})}, "type", *kind.fields
     )
     more = {"description": _BINARY} if kind.has_payload else {}
     return {"name": name, **_text(kind.summary, schema), **more}
@@ -151,12 +120,8 @@ def _text(summary: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"summary": summary, "payload": schema}
 
 
-def _object(properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
-    return {"type": "object", "required": [*required], "properties": dict(properties)}
-
-
 def _query(options: Readers, *required: str) -> dict[str, Any]:
-    return _object({name: {"type": _TYPES[read]} for name, read in options.items()}, *required)
+    return object_of({name: option_schema(name, read) for name, read in options.items()}, *required)
 
 
 def _socket(options: Readers) -> dict[str, Any]:
