@@ -3,6 +3,7 @@
 Messages are A2A's own, as gRPC has them: a call is a request, a stream a tunnel.  Errors travel by A2A's reasons.
 """
 
+import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
@@ -71,6 +72,7 @@ def agent(cluster: str, card: a2a_pb2.AgentCard, handler: RequestHandler) -> iri
         async def reply(request: iris.aio.Request) -> bytes:
             try:
                 result = await called(name, request.payload, request)
+                check_cancelled()
                 if result is None and name in ("GetTask", "CancelTask"):
                     raise TaskNotFoundError
             except A2AError as error:
@@ -87,6 +89,7 @@ def agent(cluster: str, card: a2a_pb2.AgentCard, handler: RequestHandler) -> iri
                 async with aclosing(called(name, await tunnel.receive(), tunnel)) as events:
                     async for event in events:
                         await tunnel.send(to_stream_response(event).SerializeToString())
+                check_cancelled()
             except A2AError as error:
                 await tunnel.send(to_wire(error))
 
@@ -97,6 +100,13 @@ def agent(cluster: str, card: a2a_pb2.AgentCard, handler: RequestHandler) -> iri
     for name in HANDLERS:
         (serve_stream if METHODS[name].server_streaming else serve_call)(name)
     return service
+
+
+def check_cancelled() -> None:
+    """Go on with a cancellation, which the SDK takes for the end where it waits for events."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def to_wire(error: A2AError) -> tuple[str, str]:

@@ -63,7 +63,8 @@ class Agent:
         self.seen.append(context.call_context)
         text = proto_helpers.get_message_text(context.message)
         if text == "message":
-            return await event_queue.enqueue_event(proto_helpers.new_text_message("hello"))
+            await event_queue.enqueue_event(proto_helpers.new_text_message("hello"))
+            return
         task = proto_helpers.new_task_from_user_message(context.message)
         await event_queue.enqueue_event(task)
         updater = tasks.TaskUpdater(event_queue, task.id, task.context_id)
@@ -71,7 +72,7 @@ class Agent:
         if text == "wait":
             await self.open.wait()
         await updater.add_artifact([proto_helpers.new_text_part("last")])
-        return await updater.complete()
+        await updater.complete()
 
     async def cancel(self, context: Any, event_queue: Any) -> None:
         await tasks.TaskUpdater(event_queue, context.task_id, context.context_id).cancel()
@@ -87,20 +88,24 @@ class Place:
     def __init__(self, a2a_iris: Any, network: Any, stack: AsyncExitStack) -> None:
         self._a2a_iris, self._network, self._stack = a2a_iris, network, stack
         self.agents: list[Agent] = []
+        self.members: list[AsyncExitStack] = []
 
     async def serve(self) -> None:
         agent, binding = Agent(), self._a2a_iris.BINDING
+        interface = A2A.AgentInterface(protocol_binding=binding, url="iris://agents", protocol_version="1.0")
         card = A2A.AgentCard(
             name="agent", description="tries", version="1", default_input_modes=["text/plain"],
             default_output_modes=["text/plain"], capabilities=A2A.AgentCapabilities(streaming=True),
-            supported_interfaces=[A2A.AgentInterface(protocol_binding=binding, url="iris://agents")],
+            supported_interfaces=[interface],
             skills=[A2A.AgentSkill(id="try", name="try", description="tries", tags=["try"])],
         )  # fmt: skip
         handler = server.DefaultRequestHandler(agent, tasks.InMemoryTaskStore(), card)
         await self._stack.enter_async_context(aclosing(handler))
-        node = await self._stack.enter_async_context(self._network.open_node("agents"))
-        await self._stack.enter_async_context(node.join("agents", self._a2a_iris.agent("agents", card, handler)))
+        member = await self._stack.enter_async_context(AsyncExitStack())
+        node = await member.enter_async_context(self._network.open_node("agents"))
+        await member.enter_async_context(node.join("agents", self._a2a_iris.agent("agents", card, handler)))
         self.agents.append(agent)
+        self.members.append(member)
 
     async def node(self, name: str = "planner") -> Any:
         return await self._stack.enter_async_context(self._network.open_node(name))
@@ -115,7 +120,11 @@ class Place:
 def run(a2a_iris: Any, work: Callable[[Place], Awaitable[None]], agents: int = 1) -> None:
     @asynccontextmanager
     async def opened() -> AsyncIterator[Place]:
-        async with iris.aio.testing.open_network() as network, AsyncExitStack() as stack:
+        async with (
+            iris.aio.testing.autojump_clock(),
+            iris.aio.testing.open_network() as network,
+            AsyncExitStack() as stack,
+        ):
             place = Place(a2a_iris, network, stack)
             for _ in range(agents):
                 await place.serve()
@@ -177,14 +186,12 @@ def test_who_leaves_a_stream_comes_back_to_its_task(a2a_iris: Any, caplog: pytes
 def test_a_task_is_canceled_while_its_stream_runs(a2a_iris: Any) -> None:
     async def work(place: Place) -> None:
         client = await place.client(await place.node())
-        events = [event async for event in client.send_message(asked("wait")) if await canceled_by(client, event)]
-        assert events[-1].status_update.status.state == CANCELED
-
-    async def canceled_by(client: Any, event: Any) -> bool:
-        if event.HasField("artifact_update"):
-            task = await client.cancel_task(A2A.CancelTaskRequest(id=event.artifact_update.task_id))
-            assert task.status.state == CANCELED
-        return True
+        event: Any = None
+        async for event in client.send_message(asked("wait")):
+            if event.HasField("artifact_update"):
+                task = await client.cancel_task(A2A.CancelTaskRequest(id=event.artifact_update.task_id))
+                assert task.status.state == CANCELED
+        assert event.status_update.status.state == CANCELED
 
     run(a2a_iris, work)
 
@@ -222,6 +229,18 @@ def test_a_call_whose_time_is_over_leaves_the_task_at_work(a2a_iris: Any) -> Non
             place.agents[0].open.set()
             rest = [event async for event in events]
         assert rest[-1].status_update.status.state == COMPLETED
+
+    run(a2a_iris, work)
+
+
+def test_a_stream_whose_member_leaves_does_not_look_finished(a2a_iris: Any) -> None:
+    async def work(place: Place) -> None:
+        client = await place.client(await place.node())
+        async with asyncio.TaskGroup() as group, aclosing(client.send_message(asked("wait"))) as events:
+            assert (await anext(events)).HasField("task")
+            group.create_task(place.members[0].aclose())
+            with pytest.raises(client_errors.A2AClientError):
+                [_ async for _ in events]
 
     run(a2a_iris, work)
 
