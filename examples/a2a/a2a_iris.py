@@ -72,7 +72,8 @@ def agent(cluster: str, card: a2a_pb2.AgentCard, handler: RequestHandler) -> iri
         async def reply(request: iris.aio.Request) -> bytes:
             try:
                 result = await called(name, request.payload, request)
-                check_cancelled()
+                if (task := asyncio.current_task()) and task.cancelling():
+                    raise asyncio.CancelledError  # the SDK takes it for the end of the events, and returns half a task
                 if result is None and name in ("GetTask", "CancelTask"):
                     raise TaskNotFoundError
             except A2AError as error:
@@ -89,7 +90,6 @@ def agent(cluster: str, card: a2a_pb2.AgentCard, handler: RequestHandler) -> iri
                 async with aclosing(called(name, await tunnel.receive(), tunnel)) as events:
                     async for event in events:
                         await tunnel.send(to_stream_response(event).SerializeToString())
-                check_cancelled()
             except A2AError as error:
                 await tunnel.send(to_wire(error))
 
@@ -100,13 +100,6 @@ def agent(cluster: str, card: a2a_pb2.AgentCard, handler: RequestHandler) -> iri
     for name in HANDLERS:
         (serve_stream if METHODS[name].server_streaming else serve_call)(name)
     return service
-
-
-def check_cancelled() -> None:
-    """Go on with a cancellation, which the SDK takes for the end where it waits for events."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
 
 
 def to_wire(error: A2AError) -> tuple[str, str]:
