@@ -14,34 +14,34 @@ from iris.bench.cases import CASES, Case, Figure, Row, machine, spread
 HEAD = f"""\
 # Benchmarks
 
-Written by `make bench`; do not edit. Every system does the same work on the same machine in the same run: separate
-processes on loopback TCP, started anew for each trial, rounds interleaved (A B C, A B C, ...). A figure is the median
-of all rounds, with the least and the greatest in brackets. A run is refused where other
-programs take more than {LIMIT * 100:.0f} % of the processors. [Queues](../howto/events/durable_jobs.md) and [the
-bridge](measured/spark.md) have pages of their own, beside JetStream.
+Written by `make bench`; do not edit. Every system does the same work in the same run: separate processes on loopback
+TCP, started anew for each trial, rounds interleaved (A B C, A B C, ...). A figure is the median of all rounds, with
+the least and the greatest in brackets. A run is refused where other programs take more than {LIMIT * 100:.0f} % of
+the processors. [Queues](../howto/events/durable_jobs.md) and [the bridge](measured/spark.md) stand on pages of their
+own, beside JetStream.
 
 - **`iris`** is Iris with trio at both ends, `iris.aio` with asyncio at both ends. `iris.aio asking` and `iris.sync
   asking` are programs of asyncio, and of threads, that ask a service written with trio.
-- **`iris /`, `iris.aio /`**: the figure of Iris divided by that of the row. Above 1 is better for Iris where more is
-  better, below 1 where less is.
+- **`iris /`, `iris.aio /`**: the figure of Iris divided by that of the row: above 1 is better, of latencies
+  below 1.
 - **processor**: microseconds of processor time for each message that arrived, or request that was answered: of the
-  source, of all sinks together, and of the server that passes it on. A busy machine changes it less than a rate.
-- **without**: what the program of a system does not do and the one of Iris does. Several systems can do it otherwise.
-  - *encryption*: what is sent cannot be read or changed on its way. Iris always encrypts, with post-quantum keys.
-  - *retries*, of requests: one whose member is lost is asked again elsewhere, within its deadline.
-  - *balance*, of requests: of several members one that has less to do is asked. ZeroMQ and nng take turns.
-  - *discovery*: members are found by the name of their cluster, without a server and without an address of each.
+  source, all sinks together, and the server between. A busy machine changes it less than a rate.
+- **without**: what Iris's program does and this one does not. Several systems can do it otherwise.
+  - *encryption*: Iris always encrypts, with post-quantum keys.
+  - *retries*: a request whose member is lost is asked again elsewhere, within its deadline.
+  - *balance*: a member that has less to do is asked. ZeroMQ and nng take turns.
+  - *discovery*: members are found by their cluster's name, without a server or addresses.
   - *event loop*: the thread that waits for a message can do other work meanwhile.
 
-Each system has the options that a user who wants speed sets: nats-server and
-redis-server without limits on what waits, NATS read by callbacks, zenoh blocking instead of dropping, redis-py with
-pipelines, ZeroMQ without a copy of 64 KiB and, for many requests at a time, by DEALER. Blocking sockets are not paced.
-The peers come with `make bench`, and so does `nats-server`; `redis-server` is a Debian package.
+Each system is set for speed: nats-server and redis-server without limits on what waits, NATS read by callbacks, zenoh
+blocking instead of dropping, redis-py with pipelines, ZeroMQ without a copy of 64 KiB and, for many requests at a
+time, by DEALER. Blocking sockets are not paced. The peers come with `make bench`, and so does `nats-server`;
+`redis-server` is a Debian package.
 
-`make bench ARGS="--case NAME --document docs/explanation/benchmarks.md"` measures one case anew, and leaves the others.
-`--busy` measures on a machine that does other work, which the case then says. [`iris
-bench`](../reference/command.md#iris-bench) measures Iris alone, on your machine or network;
-[`python -m benchmarks.turns TREE`](architecture.md#beside-an-earlier-checkout) compares with an earlier checkout.
+`make bench ARGS="--case NAME --document docs/explanation/benchmarks.md"` measures one case anew.
+`--busy` measures on a busy machine, which the case then says. [`iris
+bench`](../reference/command.md#iris-bench) measures Iris alone, on your network;
+[`python -m benchmarks.turns TREE`](architecture.md#beside-an-earlier-checkout) compares checkouts.
 """
 
 TAIL = """\
@@ -50,8 +50,8 @@ TAIL = """\
 `make bench ARGS="--json FILE"` writes one object: [benchmarks/report.py](../../benchmarks/report.py).
 `iris bench --json` writes the same without `ratios`, `processor` and `absent`. Its `run` has `date`, `seconds`,
 `rounds`, `members`, the receivers that were found, and `clock_error`: between two machines, the microseconds by which
-ages may be wrong. It has the sender's rate beside the receiver's (`publish-100/sent`),
-percentiles to 99.999, and requests by a schedule (`open`), whose latencies are corrected for coordinated omission.
+ages may be wrong. Beside that: the sender's rate (`publish-100/sent`), percentiles to 99.999, and requests by a
+schedule (`open`), corrected for coordinated omission.
 """
 
 _END = "<!-- end of the cases -->"
@@ -105,9 +105,12 @@ def _conditions(report: Report, systems: Iterable[System]) -> Iterator[str]:
         yield f"{system.name} {system.version()}{f' with {server}' if (server := system.server()) else ''}"
 
 
-def _absent(absences: Iterable[Absence]) -> Iterator[str]:
-    lines = [f"- {absence.system}: {absence.reason}" for absence in absences]
-    if lines:
+def _absent(absences: Iterable[Absence], known: frozenset[str] = frozenset()) -> Iterator[str]:
+    systems: dict[tuple[str | None, str], list[str]] = {}
+    for absence in absences:
+        systems.setdefault((absence.case, absence.reason), []).append(absence.system)
+    lines = [f"- {', '.join(names)}: {reason}" for (_, reason), names in systems.items()]
+    if lines := [line for line in lines if line not in known]:
         yield from ("Not measured:\n", *lines, "")
 
 
@@ -135,14 +138,14 @@ def _block(report: Report, case: Case, picture: str | None, known: frozenset[str
     for _, system, lost in (loss for loss in report.losses() if loss[0] is case):
         yield f"{system.name} lost {lost:,} messages in all rounds together.\n"
     absent = (absence for absence in report.absent if absence.case in (None, case.name))
-    yield from _absent(absence for absence in absent if f"- {absence.system}: {absence.reason}" not in known)
+    yield from _absent(absent, known)
 
 
 def _run(report: Report, case: Case, conditions: Iterable[str]) -> Iterator[str]:
     mean, most = report.others_during(case.name)
     if mean > LIMIT:
         yield f"**On a busy machine**: other programs took {mean * 100:.0f} % of the processors.\n"
-    shares = f"Others took {mean * 100:.0f} % of the processors, at most {most * 100:.0f} %."
+    shares = f"Others took {mean * 100:.0f} %, at most {most * 100:.0f} %."
     yield " ".join((shares, *(f"{condition}." for condition in conditions))) + "\n"
 
 

@@ -194,9 +194,9 @@ class Client:
             )
         self._rates.owe(1, 0)
 
-    def charge(self, size: int) -> None:
-        """Count the bytes of the payload and the headers of a message."""
-        self._rates.owe(0, size)
+    def charge(self, size: int, messages: int = 0) -> None:
+        """Count the bytes of the payload and the headers of a message, and messages that were not counted before."""
+        self._rates.owe(messages, size)
 
     async def pace(self, size: int, messages: int = 1) -> bool:
         """Wait until its token lets it send more, and count messages and bytes; return whether it had to wait.

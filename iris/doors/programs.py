@@ -187,7 +187,8 @@ class ServedCluster:
                 return await self._ask(place, request)
             except Unserved as unserved:
                 if unserved.code != DRAINING or self._left.is_set():
-                    raise  # else it is gone and has not begun: another one may
+                    raise
+                self.drop(place.program)  # it is gone and has not begun: another one may
 
     async def _ask_each(self, request: Request, part: Callable[[int, object], None]) -> object:
         """Ask every program that is there, as soon as it has room; return what the last one answers."""
@@ -309,6 +310,8 @@ class ServedClusters:
         Raises:
             Problem: it may not, or keeps other outcomes there, for a program that came before.
         """
+        if cluster == self.bridge or cluster.startswith(f"{self.bridge}."):  # whoever asks a bridge trusts it
+            raise Problem(403, "not_allowed", f"{cluster!r:.300} is the bridge of this door, which no program serves")
         while (served := self._clusters.get(cluster)) is not None and served.is_leaving:
             await served.ended.wait()
         if served is None:

@@ -113,7 +113,7 @@ def test_the_page_says_when_it_was_measured_and_what_others_took_of_the_processo
     assert [line.partition(";")[0] for line in lines if line.startswith("Measured on")] == [
         "Measured on 2026-01-01, 3 rounds of 1 s, at a load of 0.2 before"
     ]
-    assert "Others took 3 % of the processors, at most 6 %." in lines
+    assert "Others took 3 %, at most 6 %." in lines
 
 
 def test_machine_versions_and_what_no_case_has_stand_on_the_page_once(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ class IdleLinks(PeerObserver):
         self._membership = membership
         self._used = used
         self._since: dict[NodeId, float] = {}
-        """Time at which each node was linked."""
+        """Time at which each node was linked; where a link stayed after all, when its end may be asked for again."""
         self._proposed: dict[NodeId, float] = {}
         self._withdrawn: dict[NodeId, float] = {}
         """Nodes that are asked nothing any more, and the time until which their goodbye is waited for."""
@@ -118,6 +118,8 @@ class IdleLinks(PeerObserver):
         if message.step == KEEP:
             self._restore(node)
             return
+        if message.step == PROPOSE and (node in self._withdrawn or now < self._since.get(node, now)):
+            return  # who says neither goodbye nor that it stays would have callers wait for it for ever
         ends = self._may_end(peer, self._look(now))
         if message.step == PROPOSE:
             # Of two that propose it at one time the one with the lesser id agrees.
@@ -139,6 +141,7 @@ class IdleLinks(PeerObserver):
             return
         peer = self._mesh.peers[node]
         peer.parting = False
+        self._since[node] = trio.current_time() + _AGAIN / 2
         if peer.link.is_up:
             self._membership.restore(node)
         else:

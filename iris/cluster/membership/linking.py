@@ -273,7 +273,7 @@ class Linking:
         return [url for url in urls if url not in taken]
 
     async def _link(self, node: NodeId, wait: _Wait) -> None:
-        """Dial a node until it is linked or no longer alive; one held dead, to which something is to be sent, once.
+        """Dial a node until it is linked or no longer alive; one whose link is not to be kept, or that is dead, once.
 
         The machine tries the dead again at its own pace.
         """
@@ -283,7 +283,7 @@ class Linking:
             if damping := self._mesh.redialling.flapping.pause(node, trio.current_time()):
                 await trio.sleep(damping)
             for attempt in range(1_000_000):
-                record = self._host.record_of(node)
+                record, began = self._host.record_of(node), trio.current_time()
                 if record is None or self._mesh.peer(node) is not None:
                     return
                 try:
@@ -304,8 +304,16 @@ class Linking:
                 if not wait.failed:
                     wait.failed = True
                     self._host.news()
-                if not (self._host.knows(node) and self._host.wants(node)):
+                if not self._host.knows(node):
                     return
+                if not self._host.wants(node):
+                    # For as long as this took, callers do not wait for it again.
+                    wait.messages.clear()
+                    await trio.sleep(min(max(trio.current_time() - began, _PAUSES[0]), _PAUSES[-1]))
+                    if wait.messages:
+                        continue
+                    if not self._host.wants(node):
+                        return
                 if unreached is None:
                     unreached = record.name
                     self._unreached[unreached] += 1

@@ -6,6 +6,7 @@ for the first time, and then stay as long as they are asked.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from hashlib import blake2b
 from heapq import nsmallest
@@ -23,6 +24,9 @@ _ENOUGH: Final = 16
 
 _AT_ONCE: Final = 3
 """Members that one call begins to link to: the first of them that is linked is asked, and further calls link more."""
+
+_NEXT: Final = 0.5
+"""Seconds after which it begins to link to as many more, while none of them can be asked."""
 
 _REMEMBERED: Final = 4096
 """Clusters of which it is remembered that enough members, or all, are linked."""
@@ -62,14 +66,19 @@ class MemberReach:
         began, membership, sites = trio.current_time(), self._membership, self._sites
         each = everybody or keyed
         lacking = self._lacking(address, each)
-        if not each:
-            lacking = lacking[:_AT_ONCE]
-        for node in lacking:
-            membership.request_link(node)
+        step = max(1, len(lacking)) if each else _AT_ONCE
         await trio.lowlevel.checkpoint()
-        with trio.move_on_after(min(timeout, self._mesh.config.handshake_timeout)):
-            while not all(map(membership.is_settled, lacking)) and (each or not self._can_be_asked(address)):
-                await membership.wait_news()
+        # Those who cannot be linked must not take from the others the time in which these answer.
+        with trio.move_on_after(min(timeout / 2 if each else timeout, self._mesh.config.handshake_timeout)):
+            for start in range(0, len(lacking), step):
+                begun = lacking[: start + step]
+                for node in begun[start:]:
+                    membership.request_link(node)
+                with trio.move_on_after(_NEXT if len(begun) < len(lacking) else math.inf):
+                    while not (all(map(membership.is_settled, begun)) or (not each and self._can_be_asked(address))):
+                        await membership.wait_news()
+                if not each and self._can_be_asked(address):
+                    break
         left = max(timeout - (trio.current_time() - began), 0.001)
         if sites is not None and (sites.lists(address) if everybody else sites.matters(address)):
             left = await sites.reach(address, left, everybody=everybody)

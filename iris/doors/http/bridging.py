@@ -57,11 +57,18 @@ class DoorBridge:
         self._open: dict[Dialogue, asyncio.Event] = {}
         self._lent = Counter[str]()
         """Number of programs, by the name of their client."""
+        self._kept: set[asyncio.Task[None]] = set()
+        self._paused = 0
 
     @property
     def programs(self) -> int:
         """Number of programs that have something open."""
         return len(self._open)
+
+    @property
+    def paused(self) -> int:
+        """Number of times that one waited, as its token has a rate."""
+        return self._paused + sum(dialogue.paused for dialogue in self._open)
 
     async def follow(self) -> None:
         """Notice when the bridge is away, until cancelled."""
@@ -97,6 +104,18 @@ class DoorBridge:
             self._lent[client.name] -= 1
             self._lent += Counter()  # without those of which there are none
 
+    def keep(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        """Do work that may go on when its program is gone, until ``end``."""
+        task = asyncio.ensure_future(work)
+        self._kept.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._kept.discard(task)
+        if not task.cancelled():
+            task.exception()  # its program was told, or is gone
+
     async def until_lost(self) -> None:
         """Wait until the bridge was away for too long, and raise Problem then."""
         await self._lost.wait()
@@ -118,6 +137,7 @@ class DoorBridge:
             await dialogue.run(self.until_lost())
         finally:
             del self._open[dialogue]
+            self._paused += dialogue.paused
             ended.set()
 
     async def ask_all(self, payload: object, operation: str, timeout: float) -> list[Any]:
@@ -143,6 +163,13 @@ class DoorBridge:
             for task in late:
                 task.cancel()
 
+    async def end(self) -> None:
+        """End what was kept, once all programs are gone."""
+        for task in self._kept:
+            task.cancel()
+        if self._kept:
+            await asyncio.wait(self._kept)
+
 
 class Dialogue(ABC):
     """A program that has something open at a bridge.
@@ -158,10 +185,13 @@ class Dialogue(ABC):
     def __init__(self, client: Client, socket: WebSocket) -> None:
         self.client: Final = client
         self.drains = False
+        self.paused = 0
+        """Number of times that the program waited, as its token has a rate."""
         self._socket = socket
         self._out: asyncio.Queue[str | bytes] = asyncio.Queue()
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Event()
         self._held: dict[int, int] = {}
         self._number = 0
 
@@ -196,6 +226,11 @@ class Dialogue(ABC):
         """What was given to the program, and is not done with."""
         return len(self._held)
 
+    @property
+    def unread(self) -> int:
+        """Messages that wait to be written."""
+        return self._out.qsize()
+
     def drain(self) -> None:
         """Begin nothing new, and let the program know."""
         if not self.drains:
@@ -214,6 +249,7 @@ class Dialogue(ABC):
 
     def look(self) -> None:
         """End if it drains and has nothing left."""
+        self._room.set()
         if self.drains and not self._held and not self._tasks:
             self.end()
 
@@ -228,6 +264,16 @@ class Dialogue(ABC):
         for one in data:
             self._out.put_nowait(one)
         return number
+
+    async def until_done(self) -> None:
+        """Wait until the program is done with something."""
+        self._room.clear()
+        await self._room.wait()
+
+    async def pace(self) -> None:
+        """Wait until the program's token lets it send more: only then it gets something else to answer."""
+        paused = await self.client.pace(0, 0)
+        self.paused += paused
 
     def done_with(self, number: int) -> None:
         """Count no more what was given."""
@@ -284,7 +330,9 @@ class Dialogue(ABC):
         await self.client.processor.rest()
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message["code"])
-        head, payload, _ = decoded(message.get("text"), message.get("bytes"))
+        text, data = message.get("text"), message.get("bytes")
+        head, payload, _ = decoded(text, data)
+        self.client.charge(len(text or data or ""), 1)
         return head, payload
 
     async def _receive(self) -> None:

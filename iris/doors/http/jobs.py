@@ -76,16 +76,13 @@ class _Taking(Dialogue):
                 number = self.give((_head(job), job.payload))
             except Problem:
                 job.release()
-                self._release()
-                raise
+                if not self.is_at:
+                    raise
+                await self.until_done()  # which makes room
+                continue
             self._has[number] = job
+            await self.pace()
         await asyncio.Event().wait()
-
-    def _release(self) -> None:
-        """Give everything back: it is not for what the program does that it ends."""
-        for job in self._has.values():
-            job.release()
-        self._has.clear()
 
     def take(self, head: Head, payload: object) -> None:  # noqa: ARG002 -- no message here has one
         """See ``Dialogue``."""

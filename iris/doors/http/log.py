@@ -66,9 +66,9 @@ _WORDS: Final[Mapping[str, Literal["earliest", "latest"]]] = {"earliest": "earli
 def _start(text: str) -> Literal["earliest", "latest"] | datetime | int:
     if text in _WORDS:
         return _WORDS[text]
-    if text.isascii() and text.isdigit():
-        return int(text)
     try:
+        if text.isascii() and text.isdigit():
+            return int(text)  # no number for Python, if it has thousands of digits
         start = datetime.fromisoformat(text)
     except ValueError:
         start = None
@@ -87,7 +87,6 @@ class _Reading(Dialogue):
         self._consumer = consumer
         self._limit = limit
         self._has: dict[int, iris.aio.LogBatch] = {}
-        self._room = asyncio.Event()
 
     async def work(self) -> None:
         """See ``Dialogue``."""
@@ -98,20 +97,24 @@ class _Reading(Dialogue):
                 "type": "batch", "shard": batch.shard, "events": len(batch), "lag": batch.lag, "missed": batch.missed,
                 "gaps": batch.gaps, "expired": batch.expired,
             }  # fmt: skip
-            number = self.give(*((_head(event), event.payload) for event in batch), (about, NOTHING))
+            number = await self._give(*((_head(event), event.payload) for event in batch), (about, NOTHING))
             self._has[number] = batch
+            await self.pace()
             while self.is_at >= self._limit:
-                self._room.clear()
-                await self._room.wait()
+                await self.until_done()
         else:
             self.post({"type": "end"})
             self.finish()
         await asyncio.Event().wait()
 
-    def look(self) -> None:
-        """See ``Dialogue``."""
-        self._room.set()
-        super().look()
+    async def _give(self, *messages: tuple[Head, object]) -> int:
+        while True:
+            try:
+                return self.give(*messages)
+            except Problem:
+                if not self.is_at:
+                    raise
+                await self.until_done()  # which makes room
 
     def take(self, head: Head, payload: object) -> None:  # noqa: ARG002 -- no message here has one
         """See ``Dialogue``."""

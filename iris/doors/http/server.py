@@ -60,7 +60,7 @@ class HttpDoor:
         programs = self._clusters.programs + self._bridge.programs
         return replace(
             self._counted, connections=connections, refused=self._counted.refused.copy(), programs=programs,
-            unheard=self._clusters.missed,
+            paused=self._counted.paused + self._bridge.paused, unheard=self._clusters.missed,
         )  # fmt: skip
 
 
@@ -156,6 +156,7 @@ async def open_http_door(
         clients.end_streams()
         server.should_exit = True
         await serving
+        await behind.end()
         following.cancel()
         await asyncio.wait([*accepting, serving, following])
 

@@ -61,8 +61,12 @@ _OF_ONE: Final = frozenset(
 descriptor is left, the next attempt would end in the same way at once."""
 
 _LOCKED: Final = 10.0
+"""Seconds for which others may hold the lock of a directory."""
+
 _LOCKED_AGAIN: Final = 0.002
-"""Seconds for which another process may hold the lock of a directory, and between attempts to have it."""
+_LOCKED_AT_MOST: Final = 0.2
+"""Seconds between the first attempts to have it, and between later ones: where hundreds of processes start together
+they would else keep the processors from the one that has it."""
 
 
 @final
@@ -538,7 +542,7 @@ def _locked(directory: Path) -> Generator[None]:
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        until = time.monotonic() + _LOCKED
+        until, pause = time.monotonic() + _LOCKED, _LOCKED_AGAIN
         while True:
             try:
                 try_lock(descriptor)
@@ -546,7 +550,8 @@ def _locked(directory: Path) -> Generator[None]:
             except BlockingIOError:
                 if time.monotonic() >= until:
                     raise OSError(errno.EBUSY, f"another process holds a lock on {directory}") from None
-                time.sleep(_LOCKED_AGAIN)
+                time.sleep(pause * (1 + os.getpid() % 8 / 8))  # not all of those that wait at one time
+                pause = min(1.5 * pause, _LOCKED_AT_MOST)
             except OSError:  # a file system without locks
                 break
         yield

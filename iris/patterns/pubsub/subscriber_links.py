@@ -12,6 +12,7 @@ from typing import Protocol, final
 import trio
 
 from iris.cluster.mesh import Mesh
+from iris.kernel.names import NodeId
 from iris.patterns.pubsub.interest import InterestTable
 from iris.patterns.pubsub.remote import RemoteSubscribers
 
@@ -49,6 +50,8 @@ class SubscriberLinks:
         self._interest = interest
         self._remote = remote
         self._heard = False
+        self._until = math.inf
+        """Time until which it waits for everybody, whoever publishes."""
 
     def __repr__(self) -> str:
         return f"<SubscriberLinks: {'all' if self._heard else 'some'}>"
@@ -75,11 +78,11 @@ class SubscriberLinks:
         Raises:
             ConfigError: see ``RemoteSubscribers.reach``.
         """
-        began = trio.current_time()
-        if not self._heard:
+        if not (self._heard or self._has_heard()):
+            began = trio.current_time()
             await self._hear(math.inf if within is None else within / 2)
-        if within is not None:
-            within = max(within - (trio.current_time() - began), 0.001)
+            if within is not None:
+                within = max(within - (trio.current_time() - began), 0.001)
         if self._remote is not None and self._remote.pending(topic):
             return await self._remote.reach(topic, within=within)
         return math.inf if within is None else within
@@ -99,13 +102,27 @@ class SubscriberLinks:
             while self._members.lacks_links():
                 await self._members.wait_news()
 
+    def _has_heard(self) -> bool:
+        """Return whether everybody is linked and has said what it subscribes to: there is nothing to wait for."""
+        self._members.link_everybody()
+        self._heard = not (self._members.lacks_links() or self._unheard())
+        return self._heard
+
+    def _unheard(self) -> list[NodeId]:
+        return [
+            peer.node
+            for peer in self._mesh.peers.values()
+            if not (peer.other_realm or self._interest.is_whole(peer.node)) and self._mesh.is_between_members(peer)
+        ]
+
     async def _hear(self, within: float) -> None:
-        """Hear of everybody what it subscribes to."""
-        with trio.move_on_after(min(within, self._mesh.config.subscribe_timeout)):
+        """Hear of everybody what it subscribes to; what there is no time for now, the next event waits for."""
+        now = trio.current_time()
+        self._until = min(self._until, now + self._mesh.config.subscribe_timeout)
+        with trio.move_on_at(min(now + within, self._until)) as scope:
             await self.link_everybody()
             async with trio.open_nursery() as nursery:
-                for peer in self._mesh.peers.values():
-                    unheard = not (peer.other_realm or self._interest.is_whole(peer.node))
-                    if unheard and self._mesh.is_between_members(peer):
-                        nursery.start_soon(self._mesh.barrier, peer.node, self._interest.is_whole)
-        self._heard = True
+                for node in self._unheard():
+                    nursery.start_soon(self._mesh.barrier, node, self._interest.is_whole)
+        if not scope.cancelled_caught or trio.current_time() >= self._until:
+            self._heard = True

@@ -55,7 +55,7 @@ def test_scripts_get_an_object_for_each_answer_and_one_for_the_end(boards: Desk)
     *answers, summary = map(json.loads, done.out.splitlines())
     assert [answer.keys() for answer in answers] == [{"member", "payload"}] * 3
     assert [answer["payload"] for answer in answers] == [[1]] * 3
-    assert summary == {"answers": 3, "missing": {}}
+    assert summary == {"answers": 3, "expected": 3, "missing": {}}
 
 
 def test_bytes_are_marked_in_json_and_readable_without(boards: Desk) -> None:

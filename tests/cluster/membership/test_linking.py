@@ -128,8 +128,9 @@ class Links:
 class Alive:
     """Nineteen members that are alive."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, wanted: bool = True) -> None:
         self._records = {node(number): record(number) for number in range(1, 20)}
+        self._wanted = wanted
 
     def record_of(self, node: NodeId) -> NodeRecord | None:
         return self._records.get(node)
@@ -138,7 +139,7 @@ class Alive:
         return True
 
     def wants(self, node: NodeId) -> bool:
-        return True
+        return self._wanted
 
     def peer_refused(self, node: NodeId) -> None:
         pass
@@ -151,10 +152,12 @@ class Alive:
 
 
 @asynccontextmanager
-async def open_linking(links: Links, states: LinkStates | None = None) -> AsyncIterator[Linking]:
+async def open_linking(
+    links: Links, states: LinkStates | None = None, *, wanted: bool = True
+) -> AsyncIterator[Linking]:
     states = states or LinkStates(links.node, PeerTable())
     async with trio.open_nursery() as nursery:
-        yield Linking(cast("Mesh", links), nursery, Alive(), states)
+        yield Linking(cast("Mesh", links), nursery, Alive(wanted=wanted), states)
         nursery.cancel_scope.cancel()
 
 
@@ -186,6 +189,23 @@ async def test_a_member_is_new_until_two_attempts_to_link_to_it_have_failed(auto
         await trio.sleep(0.1)
         assert not states.is_new(other)
         assert len(links.dialled) == 2
+
+
+async def test_nobody_waits_at_once_again_for_a_member_that_did_not_answer(autojump_clock: MockClock) -> None:
+    links = Links(node(2), answers=False)
+    async with open_linking(links, wanted=False) as linking:
+        linking.begin(node(1), alone=True)
+        await trio.sleep(5.1)
+        assert linking.is_unreached(node(1))
+        linking.begin(node(1), alone=True)
+        await trio.sleep(5.1)
+        assert len(links.dialled) == 1
+        assert not linking.is_unreached(node(1))
+        linking.begin(node(1), alone=True)
+        await trio.sleep(5.1)
+        linking.hold(node(1), array(0x14, ()))  # a probe, say: dialled once more
+        await trio.sleep(5.1)
+        assert len(links.dialled) == 3
 
 
 async def test_a_member_that_was_linked_before_is_not_new(autojump_clock: MockClock) -> None:

@@ -197,7 +197,7 @@ def test_a_door_that_closes_lets_programs_finish(run: Run, tmp_path: Path) -> No
 
 
 def test_what_programs_have_counts_among_their_clients_bytes(run: Run, tmp_path: Path) -> None:
-    """Jobs that find no room go back, and no attempt is counted."""
+    """What finds no room goes back, and no attempt is counted: the program that has something gets it later."""
 
     async def work(place: Place) -> None:
         async with bridged(tmp_path, place):
@@ -205,19 +205,32 @@ def test_what_programs_have_counts_among_their_clients_bytes(run: Run, tmp_path:
             await put(place, b"y" * 40_000)
             async with at(place, "take/jobs") as program:
                 await program.next()
-                await program.next()
-                assert (await program.ending())[0] == 4429
-            async with at(place, "take/jobs?limit=1") as program:
-                await program.next()
-                for _ in range(2):
+                for letter in (b"x", b"y"):
                     job = await program.next()
-                    assert job["attempt"] == 1
+                    assert (job["payload"][:1], job["attempt"]) == (letter, 1)
+                    if letter == b"x":
+                        async with at(place, "take/jobs") as other:
+                            await other.next()
+                            assert (await other.ending())[0] == 4429
                     await program.send("commit", id=job["id"])
-                    await program.next()
+                    assert (await program.next())["type"] == "committed"
             await until_status(place, done=2)
         await place.until_held(0)
 
     run(work, rights=RIGHTS, limits=ClientLimits(bytes=70_000))
+
+
+def test_batches_that_find_no_room_come_when_there_is_some(run: Run, tmp_path: Path) -> None:
+    async def work(place: Place) -> None:
+        async with bridged(tmp_path, place):
+            for letter in (b"x", b"y"):
+                await publish(place, letter * 600_000)
+            async with at(place, "read?topic=orders.tea&group=billing") as program:
+                await program.next()
+                assert [one[:1] for one in await commit_all(program, 2)] == [b"x", b"y"]
+        await place.until_held(0)
+
+    run(work, rights=RIGHTS, limits=ClientLimits(bytes=3_000_000))
 
 
 @pytest.mark.parametrize(
@@ -233,6 +246,7 @@ def test_what_programs_have_counts_among_their_clients_bytes(run: Run, tmp_path:
         ("read?topic=orders.tea&topic=orders.%3E", 4403),
         ("read?topic=orders.tea&start=yesterday", 4400),
         ("read?topic=orders.tea&start=2026-01-01", 4400),
+        pytest.param("read?topic=orders.tea&start=" + "9" * 5000, 4400, id="an offset of 5000 digits"),
         ("read?topic=orders.tea&until=then", 4400),
         ("read?topic=orders.tea&limit=65", 4400),
         ("read", 4400),
@@ -494,3 +508,84 @@ def test_one_client_does_not_use_up_the_bridge(run: Run, tmp_path: Path) -> None
                 assert (await program.ending())[0] == 4429
 
     run(work, rights=RIGHTS, limits=ClientLimits(bytes=128 << 20))
+
+
+@pytest.mark.parametrize("ends", ["its token is withdrawn", "it breaks the rules"])
+def test_the_lease_of_a_program_that_is_ended_ends_by_its_time_and_no_sooner(
+    run: Run, tmp_path: Path, ends: str
+) -> None:
+    """The program is told at once; until it has read that it believes that it has the lease."""
+
+    async def work(place: Place) -> None:
+        async with bridged(tmp_path, place), at(place, "lease/door/leader?ttl=2") as program:
+            message = await program.next()
+            assert message["type"] == "granted"
+            await program.send("renew")
+            left = (await program.next())["left"]
+            began = asyncio.get_running_loop().time()
+            if ends == "it breaks the rules":
+                await program.send("what")
+            else:
+                withdraw(place.tokens, "web")
+                place.clients.reload()
+            assert (await program.ending())[0] in (4400, 4401)
+            async with place.node.bridge("bridge").lease("leader", ttl=1, timeout=40) as lease:
+                assert asyncio.get_running_loop().time() - began > left - 0.1
+                assert lease.token > message["token"]
+
+    run(work, rights=RIGHTS)
+
+
+def test_renewals_whose_answers_are_not_read_end_the_program(run: Run, tmp_path: Path) -> None:
+    async def work(place: Place) -> None:
+        async with bridged(tmp_path, place), place.dial(SO_RCVBUF=1) as (reader, writer):
+            upgrade = ("upgrade: websocket", "connection: upgrade", "sec-websocket-version: 13")
+            key = "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ=="
+            writer.write(place.head("GET", "/lease/door/leader?ttl=60", *upgrade, key))
+            await reader.readuntil(b"granted")
+            assert isinstance(writer.transport, asyncio.Transport)
+            writer.transport.pause_reading()
+            renew = b'{"type":"renew"}'
+            frame = bytes((0x81, 0x80 | len(renew))) + bytes(4) + renew
+            while place.door.statistics().programs:
+                if writer.transport.get_write_buffer_size() < 65_536:
+                    writer.write(64 * frame)
+                await asyncio.sleep(0.001)
+            writer.transport.abort()
+
+    run(work, rights=RIGHTS, send_buffer=1)
+
+
+def test_what_programs_say_counts_as_their_token_has_a_rate(run: Run, tmp_path: Path) -> None:
+    """They get the next job, or batch, when they may say more."""
+
+    async def work(place: Place) -> None:
+        async with bridged(tmp_path, place):
+            async with place.node.bridge("bridge").queue("jobs") as jobs:
+                for number in range(4):
+                    await jobs.put(number, timeout=40)
+            async with at(place, "take/jobs?limit=1") as program:
+                await program.next()
+                began = asyncio.get_running_loop().time()
+                for number in range(4):
+                    job = await program.next()
+                    assert job["payload"] == number
+                    await program.send("commit", id=job["id"])
+                    assert (await program.next())["type"] == "committed"
+            assert asyncio.get_running_loop().time() - began > 0.9
+            assert place.door.statistics().paused
+
+    run(work, rights={**RIGHTS, "rate": 1.0})
+
+
+def test_no_program_serves_the_bridge_of_the_door(run: Run) -> None:
+    """Also if it has another name than others: who asks it takes its answers for those of a bridge."""
+
+    async def work(place: Place) -> None:
+        for cluster in ("stores", "stores.one"):
+            async with at(place, f"serve/{cluster}") as program:
+                assert (await program.ending())[0] == 4403
+        async with at(place, "serve/store") as program:
+            assert (await program.next())["type"] == "ready"
+
+    run(work, rights={"serve": (">",)}, bridge="stores")

@@ -18,6 +18,8 @@ import iris
 import iris.aio
 from iris.doors import grant, withdraw
 from iris.doors.clients import ClientLimits
+from iris.patterns.request import DRAINING
+from iris.patterns.service import Unserved
 from tests.support.door_messages import check
 from tests.support.doors import Place, Run
 
@@ -649,5 +651,46 @@ def test_callers_know_for_how_many_a_member_stands(run: Run) -> None:
                         await asyncio.sleep(0.01)
             while "1 members, 1 of them" not in drawn():
                 await asyncio.sleep(0.01)
+
+    run(work, rights=RIGHTS)
+
+
+def test_a_program_that_is_gone_is_asked_once(run: Run) -> None:
+    """Its connection may have ended before the door has noticed it everywhere: as by nng, within a turn of the loop."""
+
+    class Gone:
+        capacity = 1
+        asked = 0
+
+        async def ask(self, request: Any) -> object:
+            self.asked += 1
+            assert self.asked < 9, "the door asks it again and again, and does nothing else"
+            raise Unserved(DRAINING)
+
+        async def tell(self, _: iris.Message, /) -> bool:
+            return False
+
+        async def talk(self, tunnel: iris.aio.Tunnel, /) -> None:
+            pass
+
+        def drain(self) -> None:
+            pass
+
+        end = drain
+
+    async def work(place: Place) -> None:
+        gone = Gone()
+        async with place.door._clusters.joined("orders") as served:
+            with served.having(gone):
+                await place.member.wait_for("orders")
+                with pytest.raises(iris.IrisError) as refused:
+                    await place.member.request("orders", 1, timeout=0.5)
+                assert not isinstance(refused.value, iris.RemoteError), refused.value
+                assert gone.asked == 1
+                async with serving(place) as program:
+                    asking = asyncio.create_task(place.member.request("orders", 2, timeout=60))
+                    asked = await program.next()
+                    await program.send("reply", id=asked["id"], payload=3)
+                    assert await asking == 3
 
     run(work, rights=RIGHTS)

@@ -27,6 +27,7 @@ NNGCAT = pytest.mark.skipif(shutil.which("nngcat") is None, reason="nngcat is no
 
 GREETINGS = {"req": b"\0SP\0\0\x30\0\0", "surveyor": b"\0SP\0\0\x62\0\0", "push": b"\0SP\0\0\x50\0\0"}
 GREETINGS["sub"] = b"\0SP\0\0\x21\0\0"
+SERVING_GREETINGS = {"orders.rep": b"\0SP\0\0\x31\0\0", "orders.respondent": b"\0SP\0\0\x63\0\0"}
 """First bytes of nng's sockets, by the client's protocol."""
 
 PUBLIC: Any = {"call": (">",), "publish": (">",), "subscribe": (">",)}
@@ -87,7 +88,7 @@ class Place:
         path = self.door.addresses[protocol].removeprefix("ipc://")
         reader, writer = await asyncio.open_unix_connection(path, limit=1 << 22)
         try:
-            writer.write(GREETINGS[protocol] if greeting is None else greeting)
+            writer.write({**GREETINGS, **SERVING_GREETINGS}[protocol] if greeting is None else greeting)
             if greeting is None:
                 await reader.readexactly(8)
             yield Raw(reader, writer)

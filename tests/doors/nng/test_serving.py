@@ -18,13 +18,11 @@ from iris.doors.nng import open_nng_door
 from iris.doors.nng.messages import MAX_SENT, read_answer
 from iris.doors.problems import Problem
 from iris.kernel.errors import ConfigError
-from tests.doors.nng.place import GREETINGS, NNGCAT, Place, Raw, framed
+from tests.doors.nng.place import NNGCAT, SERVING_GREETINGS, Place, Raw, framed
 from tests.support.doors import Run
 
 RIGHTS: Any = {"call": ("orders",), "serve": ("orders",)}
 SERVING: Any = {"rights": RIGHTS, "serve": ("orders",)}
-GREETINGS["orders.rep"] = b"\0SP\0\0\x31\0\0"
-GREETINGS["orders.respondent"] = b"\0SP\0\0\x63\0\0"
 
 
 async def next_request(raw: Raw) -> tuple[bytes, list[str], bytes]:
@@ -213,7 +211,7 @@ def test_the_door_waits_for_a_program_when_it_closes(run: Run) -> None:
         ) as door:
             path = door.addresses["orders.rep"].removeprefix("ipc://")
             reader, writer = await asyncio.open_unix_connection(path)
-            writer.write(GREETINGS["orders.rep"])
+            writer.write(SERVING_GREETINGS["orders.rep"])
             await reader.readexactly(8)
             raw = Raw(reader, writer)
             asking = asyncio.ensure_future(place.member.request("orders", None, wait=30))

@@ -131,3 +131,19 @@ async def test_a_queue_that_was_only_looked_at_is_forgotten(tmp_path: Path, monk
             while [status.queue for status in (await gather_reports(node))["queues"]] != ["jobs.kept"]:  # noqa: ASYNC110 -- there is no event
                 await trio.sleep(0.01)
         assert set(bridge.store.owners.of_kind("group")) == {"queue/jobs.kept"}
+
+
+async def test_a_worker_leaves_in_the_middle_of_a_large_job(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as node,
+        open_bridge(node, topics=["jobs"], directory=tmp_path),
+        network.open_node("desk") as desk,
+    ):
+        async with desk.bridge().queue("jobs") as jobs:
+            for number in range(8):
+                await jobs.put(bytes((number,)) * 900_000)
+        async with desk.bridge().queue("jobs") as jobs:
+            job = await anext(jobs.receive())
+            job.release()
+        assert (await ask(desk, "queue", "jobs"))["waiting"] == 8

@@ -31,6 +31,7 @@ from iris.patterns.pubsub.interest import (
     Matcher,
     Milestones,
     ServedClusters,
+    check_topic,
     promotion_advice,
     stable_hash,
 )
@@ -211,6 +212,7 @@ class Acknowledgements:
         self, topic: str, payload: object, *, key: str | None, timeout: float, headers: Mapping[str, str] | None
     ) -> None:
         """See ``Node.publish_confirmed``."""
+        check_topic(topic)
         body = encoded(payload, self._config.max_payload)
         flat = wire.encode_headers(headers, self._config.max_headers)
         check_key(key)

@@ -12,6 +12,7 @@ from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.names import check_key
 from iris.patterns.payloads import encoded
+from iris.patterns.pubsub.interest import check_topic
 from iris.patterns.pubsub.publish.acks import Acknowledgements, Unconfirmed
 from iris.patterns.pubsub.publish.publisher import Publisher
 from iris.patterns.pubsub.publish.retained import RetainedEvent, envelope_size
@@ -44,6 +45,7 @@ class RetainedPublishing:
                 await publishing.wait_turn(topic, key)
             await publishing.wait_crowded(topic)
             return
+        check_topic(topic)
         body, flat = self._checked(payload, key, headers)
         run = Unconfirmed(topic, (body,), key, flat, wire.payload_size(body))
         kept = self._kept(topic, body, flat, key, expires_after(headers or {}))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
 import trio
@@ -142,8 +143,9 @@ class MemberStream(ABC):
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._send, tunnel)
-                async for message in tunnel:
-                    await self._receive(message, tunnel)
+                with suppress(trio.EndOfChannel):  # in the middle of a large value, as this one leaves
+                    async for message in tunnel:
+                        await self._receive(message, tunnel)
                 nursery.cancel_scope.cancel()
         finally:
             self._is_connected = False
