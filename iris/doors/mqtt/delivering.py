@@ -12,7 +12,7 @@ from iris.doors.mqtt import writing
 from iris.doors.mqtt.counters import Surroundings
 from iris.doors.mqtt.exchanging import SERVE, Exchange
 from iris.doors.mqtt.packets import V5, Filter, Parting, Property, Reason, Subscribe
-from iris.doors.mqtt.payloads import CORRELATION, RESPONSE, encoded, exchange_properties
+from iris.doors.mqtt.payloads import OF_PROPERTIES, encoded, header_properties
 from iris.doors.mqtt.topics import name_of, wanted_of
 from iris.doors.problems import Problem, problem_of
 from iris.kernel.errors import IrisError
@@ -151,12 +151,12 @@ def message_of(level: int, event: Event, identifier: int | None, missed: int) ->
     if name is None:
         return None
     payload, kind = encoded(event.payload)
-    properties = exchange_properties(event.headers)
+    properties = header_properties(event.headers)
     if kind is not None:
         properties[Property.CONTENT_TYPE] = kind
     if identifier is not None:
         properties[Property.SUBSCRIPTION_ID] = identifier
-    user = [pair for pair in event.headers.items() if pair[0] not in (MISSED, RESPONSE, CORRELATION)]
+    user = [pair for pair in event.headers.items() if pair[0] != MISSED and pair[0] not in OF_PROPERTIES]
     if missed:
         user.append((MISSED, str(missed)))
     properties[Property.USER] = user

@@ -1,7 +1,7 @@
 """Payloads and headers of messages, as MQTT has them and as Iris does.
 
-An event has no response topic and no correlation data of its own: they travel as two headers, so that clients which
-publish requests to topics find each other's replies, and members may answer as well.
+An event has no response topic, correlation data, content type or payload format of its own: they travel as headers, so
+that clients which publish requests to topics find each other's replies, and members may answer as well.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ _MESSAGEPACK: Final = "application/msgpack"
 
 RESPONSE: Final = "mqtt-response-topic"
 CORRELATION: Final = "mqtt-correlation-data"
-"""Headers of an event that stand for two properties of MQTT 5; the second one in Base64."""
+KIND: Final = "mqtt-content-type"
+FORMAT: Final = "mqtt-payload-format"
+"""Headers of an event that stand for properties of MQTT 5; correlation data in Base64."""
+
+OF_PROPERTIES: Final = frozenset({RESPONSE, CORRELATION, KIND, FORMAT})
 
 _LONGEST: Final = 0xFFFF
 """Size limit of a text of MQTT, in bytes."""
@@ -31,13 +35,17 @@ _LONGEST: Final = 0xFFFF
 
 def payload_of(packet: Publish) -> object:
     """Return the payload of a message; raise Problem if it is to be a value and is none."""
-    kind = packet.properties.get(Property.CONTENT_TYPE, "").partition(";")[0].strip().lower()
-    if kind != JSON or not packet.payload:
+    if not _is_value(packet):
         return packet.payload
     try:
         return from_json(packet.payload)
     except Problem as problem:
         raise Problem(400, "bad_payload", problem.detail) from None
+
+
+def _is_value(packet: Publish) -> bool:
+    kind = packet.properties.get(Property.CONTENT_TYPE, "").partition(";")[0].strip().lower()
+    return kind == JSON and bool(packet.payload)
 
 
 def headers_of(packet: Publish, client: Client) -> dict[str, str]:
@@ -48,9 +56,9 @@ def headers_of(packet: Publish, client: Client) -> dict[str, str]:
     return client.headers(pairs)
 
 
-def exchange_headers(properties: Properties) -> dict[str, str]:
-    """Return the headers that stand for response topic and correlation data; raise Problem if they cannot be."""
-    headers: dict[str, str] = {}
+def property_headers(packet: Publish) -> dict[str, str]:
+    """Return the headers that stand for properties of a message; raise Problem if they cannot be."""
+    properties, headers = packet.properties, dict[str, str]()
     response = properties.get(Property.RESPONSE_TOPIC)
     if response is not None:
         if not is_response_topic(response):
@@ -58,15 +66,23 @@ def exchange_headers(properties: Properties) -> dict[str, str]:
         headers[RESPONSE] = response
     if Property.CORRELATION_DATA in properties:
         headers[CORRELATION] = base64.b64encode(properties[Property.CORRELATION_DATA]).decode()
+    if Property.CONTENT_TYPE in properties and not _is_value(packet):
+        headers[KIND] = properties[Property.CONTENT_TYPE]
+    if Property.PAYLOAD_FORMAT in properties:
+        headers[FORMAT] = str(properties[Property.PAYLOAD_FORMAT])
     return headers
 
 
-def exchange_properties(headers: Mapping[str, str]) -> Properties:
-    """Return response topic and correlation data of an event; what members have written and is neither is left out."""
+def header_properties(headers: Mapping[str, str]) -> Properties:
+    """Return the properties that headers of an event stand for; what members have written and is none is left out."""
     properties: Properties = {}
     response = headers.get(RESPONSE, "")
-    if is_response_topic(response) and len(response.encode("utf-8", "replace")) <= _LONGEST:
+    if is_response_topic(response) and _is_text(response):
         properties[Property.RESPONSE_TOPIC] = response
+    if KIND in headers and _is_text(headers[KIND]):
+        properties[Property.CONTENT_TYPE] = headers[KIND]
+    if headers.get(FORMAT) in ("0", "1"):
+        properties[Property.PAYLOAD_FORMAT] = int(headers[FORMAT])
     if CORRELATION in headers:
         try:
             data = base64.b64decode(headers[CORRELATION], validate=True)
@@ -75,6 +91,10 @@ def exchange_properties(headers: Mapping[str, str]) -> Properties:
         if len(data) <= _LONGEST:
             properties[Property.CORRELATION_DATA] = data
     return properties
+
+
+def _is_text(text: str) -> bool:
+    return len(text.encode("utf-8", "replace")) <= _LONGEST
 
 
 def is_response_topic(text: str) -> bool:

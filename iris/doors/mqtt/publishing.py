@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, final
 import iris.aio
 from iris.doors.clients import Client
 from iris.doors.mqtt.packets import Publish, Reason
-from iris.doors.mqtt.payloads import exchange_headers, headers_of, payload_of
+from iris.doors.mqtt.payloads import headers_of, payload_of, property_headers
 from iris.doors.mqtt.topics import topic_of
 from iris.doors.problems import Problem, problem_of
 from iris.kernel.errors import IrisError, NotSent
@@ -138,5 +138,5 @@ class Publishing:
     def _event(self, packet: Publish) -> _Event:
         topic = topic_of(packet.topic)
         self._client.check("publish", topic)
-        headers = {**headers_of(packet, self._client), **exchange_headers(packet.properties)}
+        headers = {**headers_of(packet, self._client), **property_headers(packet)}
         return _Event(topic, payload_of(packet), headers)

@@ -23,6 +23,7 @@ _WIDTHS: Final = {
     Property.MAXIMUM_QOS: 1,
     Property.MAXIMUM_SIZE: 4,
     Property.MESSAGE_EXPIRY: 4,
+    Property.PAYLOAD_FORMAT: 1,
 }
 """Sizes of properties that are numbers, in bytes; a subscription identifier has as many as it needs."""
 

@@ -84,6 +84,34 @@ def test_values_headers_and_identifiers_go_along(run: Run) -> None:
     run(work)
 
 
+def test_a_content_type_and_a_payload_format_go_along(run: Run) -> None:
+    kinds: list[dict[str, Any]] = [
+        {"content_type": "text/plain", "payload_format_indicator": 1},
+        {"content_type": "image/png"},
+        {"content_type": "application/json"},
+        {},
+    ]
+
+    async def work(place: Place) -> None:
+        async with place.client() as raw, place.member.subscribe("a") as events:
+            assert await raw.follow("a", "b") == [0, 0]
+            for kind in kinds:
+                payload = b"1" if len(kind) == 2 else b""
+                raw.send(PublishPacket("a", payload, **kind))
+                told = await raw.hear()
+                assert (told.payload, told.content_type) == (payload, kind.get("content_type"))
+                assert told.payload_format_indicator == kind.get("payload_format_indicator", 0)
+                assert told.user_properties == [("iris-client", "sensor")]
+            first = await anext(events)
+            assert first.headers["mqtt-content-type"] == "text/plain"
+            assert first.headers["mqtt-payload-format"] == "1"
+            await place.member.publish("b", b"", headers={"mqtt-payload-format": "2"})
+            told = await raw.hear()
+            assert (told.content_type, told.payload_format_indicator, told.user_properties) == (None, 0, [])
+
+    run(work)
+
+
 def test_what_mqtt_cannot_name_is_not_told(run: Run) -> None:
     async def work(place: Place) -> None:
         async with place.client() as raw:
