@@ -115,7 +115,7 @@ def test_the_wheel_holds_every_source_file_under_its_import_name(wheel: Path) ->
     modules = {str(file.relative_to(ROOT)) for file in (ROOT / "iris").rglob("*.py")}
     page = {f"iris/cli/operators/dash/dash.{kind}" for kind in ("css", "html", "js", "svg")}
     page |= {f"iris/demo/page.{kind}" for kind in ("css", "html", "js")}
-    expected = modules | page | {"iris/py.typed", "iris/doors/http/iris.js"}
+    expected = modules | page | {"iris/py.typed", "iris/doors/http/iris.js", "iris/doors/http/iris.d.ts"}
     assert {name for name in names if ".dist-info/" not in name} == expected
 
 

@@ -47,8 +47,12 @@ from iris.kernel.errors import IrisError
 MODULE: Final = Path(__file__).with_name("iris.js")
 """The module for pages and for Node.js, which the door hands out itself."""
 
+TYPES: Final = MODULE.with_name("iris.d.ts")
+"""What TypeScript and editors know of it, by hand."""
+
 _MODULE_TEXT: Final = MODULE.read_bytes()
-"""Kept, and handed out as a whole: a range of a file is of no use here, and many of them in one request are dear."""
+_TYPES_TEXT: Final = TYPES.read_bytes()
+"""Kept, and handed out as wholes: a range of a file is of no use here, and many of them in one request are dear."""
 
 _SURVEY_TIMEOUT: Final = 1.0
 """Seconds that a survey takes if the client does not say."""
@@ -87,7 +91,8 @@ def make_app(
             WebSocketRoute("/serve/{name:path}", door.serve),
             *routes_of(bridge, door, limits.body),
             WebSocketRoute("/{name:path}", door.no_such_tunnel),
-            Route("/iris.js", _module, methods=["GET"]),
+            Route("/iris.js", partial(_file, _MODULE_TEXT, "text/javascript"), methods=["GET"]),
+            Route("/iris.d.ts", partial(_file, _TYPES_TEXT, "application/typescript"), methods=["GET"]),
             Route("/asyncapi.json", partial(_document, asyncapi.document), methods=["GET"]),
             Route("/openapi.json", partial(_document, openapi.document), methods=["GET"]),
         ],
@@ -315,8 +320,8 @@ def _line(value: dict[str, object]) -> bytes:
 _ANYWHERE: Final = {"access-control-allow-origin": "*", "cache-control": "max-age=300"}
 
 
-async def _module(_: Request) -> Response:
-    return Response(_MODULE_TEXT, media_type="text/javascript", headers=_ANYWHERE)
+async def _file(text: bytes, media_type: str, _: Request) -> Response:
+    return Response(text, media_type=media_type, headers=_ANYWHERE)
 
 
 async def _document(make: Callable[[], object], _: Request) -> Response:

@@ -1,3 +1,4 @@
+// @ts-self-types="./iris.d.ts"
 /**
  * Iris for pages and for Node.js (from 22 on; 20 with --experimental-websocket): address clusters by name through a door.
  *

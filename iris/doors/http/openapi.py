@@ -122,8 +122,8 @@ def document() -> dict[str, Any]:
                 "operationId": name, "summary": "Needs no token.", "security": [],
                 "responses": {"200": {"description": "It.", "content": {kind: {"schema": {}}}}, **_problems([503])},
             }} for name, kind in (
-                ("iris.js", "text/javascript"), ("asyncapi.json", "application/json"),
-                ("openapi.json", "application/json"),
+                ("iris.js", "text/javascript"), ("iris.d.ts", "application/typescript"),
+                ("asyncapi.json", "application/json"), ("openapi.json", "application/json"),
             )},
         },
         "components": {

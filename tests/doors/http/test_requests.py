@@ -266,6 +266,10 @@ def test_pages_of_other_origins_are_let_in_if_the_door_says_so(run: Run) -> None
         module = await place.fetch("GET", "/iris.js", b"", {})
         assert module.headers["content-type"].startswith("text/javascript")
         assert b"export class Door" in module.body
+        types = await place.fetch("GET", "/iris.d.ts", b"", {})
+        assert (types.status, types.headers["access-control-allow-origin"]) == (200, "*")
+        assert types.headers["content-type"].startswith("application/typescript")
+        assert b"export class Door" in types.body
 
     run(permitted, origins=["https://shop.example"])
     run(refused)
