@@ -208,3 +208,15 @@ async def test_no_request_fails_while_links_end(autojump_clock: MockClock) -> No
 
         for number, node in enumerate(nodes):
             nursery.start_soon(ask, node, 29.9 + 0.05 * number)
+
+
+async def test_each_half_of_a_parted_realm_knows_soon_that_the_other_is_gone(autojump_clock: MockClock) -> None:
+    """Also those whom nobody of this half has for a partner."""
+    async with open_network(seed=1) as network, open_realm(network, 16, 16) as nodes:
+        hosts = [f"host-{number}" for number in range(1, 17)]
+        network.memory.partition(hosts[:8], hosts[8:])
+        await trio.sleep(20.0)
+        assert {len(node.members("numbers")) for node in nodes} == {8}
+        network.memory.heal()
+        await trio.sleep(5.0)
+        assert {len(node.members("numbers")) for node in nodes} == {16}

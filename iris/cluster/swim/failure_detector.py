@@ -122,6 +122,9 @@ _CORROBORATION: Final = 0.1
 _HELPER_DRAWS: Final = 4
 """Members looked at for each helper wanted, when none has answered lately."""
 
+_LOOKERS: Final = 2.0
+"""Members that look at a suspect which is no partner of theirs, each time that it is asked, for each witness needed."""
+
 _RECEIVED_LATELY: Final = 1.5
 """Seconds within which a member must have sent something to be asked for help before others."""
 
@@ -472,11 +475,16 @@ class FailureDetector:
     def ask_suspects(self) -> None:
         """Ask the suspects whose turn it is whether they are there, with the incarnation that each is suspected at."""
         questions, self._context.questions = self._context.questions, []
+        context = self._context
         for member in questions:
-            if member.state is MemberState.ALIVE:
-                self.doubt(member)
-            elif self._context.is_partner(member.record.node):  # else each suspicion would make a link to each node
+            if context.is_partner(member.record.node):
                 self.nudge(member)
+            elif member.state is MemberState.ALIVE or context.random.random() * context.view.size < (
+                _LOOKERS * context.needed
+            ):
+                # Not everybody: each suspicion would make a link to each node.  Some: perhaps the suspect has fewer
+                # partners that live than it takes witnesses.
+                self.doubt(member)
 
     # -- the dead that may be back --------------------------------------------------------------------------
 
