@@ -685,7 +685,8 @@ function lost(error) {
 }
 
 function queryOf(options) {
-  return new URLSearchParams(Object.entries(options).map(([name, value]) => [name, String(value)]));
+  const given = Object.entries(options).filter(([, value]) => value !== undefined);
+  return new URLSearchParams(given.map(([name, value]) => [name, String(value)]));
 }
 
 function opened({ payload, encoding }) {

@@ -9,8 +9,8 @@ from iris.doors.http import messages
 from iris.doors.options import LONGEST, flag, number, whole
 from iris.kernel.names import MAX_KEY
 from iris.patterns.priority import Priority
-from iris.patterns.pubsub.queues.terms import MAX_DELAY, MAX_PRIORITY
-from iris.patterns.pubsub.subscribe.expiry import MAX_EXPIRES
+from iris.patterns.pubsub.queues import MAX_DELAY, MAX_PRIORITY
+from iris.patterns.pubsub.subscribe import MAX_EXPIRES
 
 Schema = dict[str, Any]
 
