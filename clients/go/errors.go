@@ -29,6 +29,7 @@ const (
 	ErrTooSlow         Code = "too_slow"               // nothing: the payload took more than 30 s to arrive
 	ErrTooLarge        Code = "too_large"              // nothing: the payload is larger than the door takes
 	ErrKeyReused       Code = "key_reused"             // nothing: the idempotency key stands for another payload
+	ErrTooFast         Code = "too_fast"               // nothing: more messages or bytes a second than the token permits
 	ErrTooManyCalls    Code = "too_many_calls"         // nothing: as many calls of this client as there may be
 	ErrTooManyStreams  Code = "too_many_streams"       // nothing: as many subscriptions and tunnels as there may be
 	ErrTooManyTopics   Code = "too_many_subscriptions" // nothing: as many topics are followed as may be
