@@ -30,6 +30,9 @@ from iris.kernel.wire import Message, kinds, node_of
 _ASKED_AGAIN: Final = 0.5
 """Seconds before the same record or state is asked for, or sent to the same node, once more."""
 
+_SOON: Final = (1.0, 3.0)
+"""Seconds after a node has joined at which it compares views again: of many that join together some miss some."""
+
 _COMPARISONS: Final = 256
 """Comparisons begun that may still be answered.  Each bucket is answered for once: 250 bytes that claim to know
 nobody must not fetch all records again and again."""
@@ -354,6 +357,8 @@ class StateExchange:
             self._contacts.clear()
             self._context.outbox.append(Synchronized(node=sender))
             self.synchronize(sender)
+            for pause in _SOON:
+                self._context.timers.at(self._context.now + pause, self._synchronize_with_one)
 
     # -- comparing ------------------------------------------------------------------------------------------
 
@@ -362,6 +367,10 @@ class StateExchange:
         pause = context.config.synchronize_interval * (0.75 + 0.5 * context.random.random())
         context.timers.at(context.now + pause, self._synchronize_regularly)
         self._forget_left()
+        self._synchronize_with_one()
+
+    def _synchronize_with_one(self) -> None:
+        context = self._context
         for node in context.view.pick(context.random, 1):
             self.synchronize(node)
 
