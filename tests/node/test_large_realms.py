@@ -220,3 +220,13 @@ async def test_each_half_of_a_parted_realm_knows_soon_that_the_other_is_gone(aut
         network.memory.heal()
         await trio.sleep(5.0)
         assert {len(node.members("numbers")) for node in nodes} == {16}
+
+
+async def test_nothing_is_kept_of_names_that_nobody_serves(autojump_clock: MockClock) -> None:
+    async with open_network() as network, open_realm(network, 3, 3) as nodes:
+        for number in range(50):
+            with pytest.raises(iris.NoSuchCluster):
+                await nodes[0].request(f"nobody{number}", b"", timeout=0.1)
+        assert repr(nodes[0]._reach) == "<MemberReach: 0 clusters>"
+        await nodes[0].request("numbers", b"", timeout=1.0)
+        assert repr(nodes[0]._reach) == "<MemberReach: 1 clusters>"

@@ -87,16 +87,18 @@ class MemberReach:
     def _lacks(self, address: str, everybody: bool) -> bool:
         """Return whether members of this site are to be linked first; where none has changed, by a look-up."""
         version, asked = self._membership.version, (address, everybody)
-        self._asked[asked] = None
         if self._reached.get(asked) == version:
+            self._asked[asked] = None
             return False
         if self._lacking(address, everybody):
+            self._asked[asked] = None
             return True
+        if not self._membership.member_ids(address):
+            return False  # nothing is remembered of names that nobody serves: clients of a door can make up any
         if len(self._reached) >= _REMEMBERED:
             self._reached.clear()
         self._reached[asked] = version
-        if len(self._asked) >= _REMEMBERED:
-            self.used_since(0.0)
+        self._asked[asked] = None
         return False
 
     def used_since(self, time: float) -> Collection[NodeId]:

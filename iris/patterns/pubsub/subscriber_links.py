@@ -49,21 +49,21 @@ class SubscriberLinks:
         self._members = members
         self._interest = interest
         self._remote = remote
-        self._heard = False
+        self._ready = False
         self._until = math.inf
         """Time until which it waits for everybody, whoever publishes."""
 
     def __repr__(self) -> str:
-        return f"<SubscriberLinks: {'all' if self._heard else 'some'}>"
+        return f"<SubscriberLinks: {'all' if self._ready else 'some'}>"
 
     @property
     def is_complete(self) -> bool:
         """Whether all are linked, and will be, for any topic."""
-        return self._heard and self._remote is None
+        return self._ready and self._remote is None
 
     def pending(self, topic: str) -> bool:
         """Return whether subscribers may have to be linked before an event; costs a look-up."""
-        return not self._heard or (self._remote is not None and self._remote.pending(topic))
+        return not self._ready or (self._remote is not None and self._remote.pending(topic))
 
     async def reach(self, topic: str, *, within: float | None = None) -> float:
         """Link to the subscribers of a topic that are not linked yet; return what is left of ``within``.
@@ -78,9 +78,9 @@ class SubscriberLinks:
         Raises:
             ConfigError: see ``RemoteSubscribers.reach``.
         """
-        if not (self._heard or self._has_heard()):
+        if not (self._ready or self._is_ready()):
             began = trio.current_time()
-            await self._hear(math.inf if within is None else within / 2)
+            await self._wait_interest(math.inf if within is None else within / 2)
             if within is not None:
                 within = max(within - (trio.current_time() - began), 0.001)
         if self._remote is not None and self._remote.pending(topic):
@@ -102,27 +102,27 @@ class SubscriberLinks:
             while self._members.lacks_links():
                 await self._members.wait_news()
 
-    def _has_heard(self) -> bool:
+    def _is_ready(self) -> bool:
         """Return whether everybody is linked and has said what it subscribes to: there is nothing to wait for."""
         self._members.link_everybody()
-        self._heard = not (self._members.lacks_links() or self._unheard())
-        return self._heard
+        self._ready = not (self._members.lacks_links() or self._without_interest())
+        return self._ready
 
-    def _unheard(self) -> list[NodeId]:
+    def _without_interest(self) -> list[NodeId]:
         return [
             peer.node
             for peer in self._mesh.peers.values()
             if not (peer.other_realm or self._interest.is_whole(peer.node)) and self._mesh.is_between_members(peer)
         ]
 
-    async def _hear(self, within: float) -> None:
+    async def _wait_interest(self, within: float) -> None:
         """Hear of everybody what it subscribes to; what there is no time for now, the next event waits for."""
         now = trio.current_time()
         self._until = min(self._until, now + self._mesh.config.subscribe_timeout)
         with trio.move_on_at(min(now + within, self._until)) as scope:
             await self.link_everybody()
             async with trio.open_nursery() as nursery:
-                for node in self._unheard():
+                for node in self._without_interest():
                     nursery.start_soon(self._mesh.barrier, node, self._interest.is_whole)
         if not scope.cancelled_caught or trio.current_time() >= self._until:
-            self._heard = True
+            self._ready = True
