@@ -35,7 +35,6 @@ from iris.patterns.books import Books, LossWatch, matching
 from iris.patterns.messages import OwnNode
 from iris.patterns.multicast import Answers, StopRules
 from iris.patterns.priority import PriorityName, check_priority
-from iris.patterns.pubsub import SubscriberLinks
 from iris.patterns.pubsub.interest import DurableSubscriber, Share, check_topic
 from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
 from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits, with_expiry
@@ -129,7 +128,7 @@ class Node(OwnNode):
         self._requests, self._first, self._calls = patterns.requests, patterns.first, patterns.calls
         self._relays, self._broadcasts, self._surveys = patterns.relays, patterns.broadcasts, patterns.surveys
         self._pubsub, self._serving, self._tunnels = patterns.pubsub, patterns.serving, patterns.tunnels
-        self._subscriber_links: SubscriberLinks | None = patterns.pubsub.subscriber_links
+        self._subscriber_links = patterns.pubsub.subscriber_links
         """None once all who may hear are linked, and will be."""
         self._publishing = patterns.pubsub.publishing
 
@@ -367,12 +366,14 @@ class Node(OwnNode):
                 if span is not None:
                     with span:  # once more, with the trace in its headers
                         return await self.publish(topic, payload, key=key, headers=headers)
-            if self._subscriber_links is not None and self._subscriber_links.pending(topic):
-                await self._reach_subscribers(self._subscriber_links, topic)
-            publishing = self._publishing
+            publishing, links = self._publishing, self._subscriber_links
             # A plain call where nothing has to be waited for: a coroutine more would cost a third of the whole.
             plain = type(payload) is bytes and key is None and not headers
-            if not (plain and publishing.extend(topic, payload, len(payload))):
+            if plain and not links.has_sites and publishing.extend(topic, payload, len(payload)):
+                return None  # those who hear the event before hear this one
+            if links.pending(topic):
+                await self._reach_subscribers(topic)
+            if not (plain and links.has_sites and publishing.extend(topic, payload, len(payload))):
                 await publishing.publish(topic, payload, key=key, headers=headers)
         except Exception:
             await checkpoint_after_error()
@@ -489,17 +490,15 @@ class Node(OwnNode):
         if self._tracing is not None:
             span, headers = self._tracing.begin_call("event", topic, None, headers)
         with nullcontext() if span is None else span:
-            if self._subscriber_links is not None and self._subscriber_links.pending(topic):
-                within = await self._reach_subscribers(self._subscriber_links, topic, within)
+            if self._subscriber_links.pending(topic):
+                within = await self._reach_subscribers(topic, within)
             with nullcontext() if within is None else self._guard.waiting():
                 await self._pubsub.publish(topic, payload, key=key, headers=headers, within=within, retain=retain)
 
-    async def _reach_subscribers(self, links: SubscriberLinks, topic: str, within: float | None = None) -> float | None:
+    async def _reach_subscribers(self, topic: str, within: float | None = None) -> float | None:
         """Link to those who may hear an event; return what is left of the time in which it is to be confirmed."""
         with self._guard.waiting():
-            left = await links.reach(topic, within=within)
-        if links.is_complete:
-            self._subscriber_links = None
+            left = await self._subscriber_links.reach(topic, within=within)
         return None if within is None else left
 
     def raise_for_losses(self, topic: str) -> None:
@@ -531,7 +530,7 @@ class Node(OwnNode):
             get_ident() != self._guard.thread
             or self._lookups is not None
             or (self._tracing is not None and self._tracing.is_within)
-            or (self._subscriber_links is not None and self._subscriber_links.pending(topic))
+            or self._subscriber_links.pending(topic)
         ):
             return False
         if expires is not None:
@@ -543,8 +542,8 @@ class Node(OwnNode):
     async def _publish_posted(self, topic: str, payload: bytes) -> None:
         """Publish as ``publish`` does, but wait for no room after the event: if this raises anything, it is unsent."""
         self._guard.check()
-        if self._subscriber_links is not None and self._subscriber_links.pending(topic):
-            await self._reach_subscribers(self._subscriber_links, topic)
+        if self._subscriber_links.pending(topic):
+            await self._reach_subscribers(topic)
         await self._publishing.publish_in_turn(topic, payload)
 
     def _surely_publishes(self, topic: str, size: int) -> bool:

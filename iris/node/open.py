@@ -38,7 +38,7 @@ from iris.cluster.membership import (
 )  # fmt: skip
 from iris.cluster.mesh import Mesh, MeshSetting, open_mesh, own_addresses
 from iris.cluster.seed_urls import check_seed
-from iris.cluster.swim import NodeRecord
+from iris.cluster.swim import ANNOUNCES, NodeRecord
 from iris.kernel.config import DEFAULTS, Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
@@ -501,6 +501,7 @@ def _record(identity: NodeIdentity, site: str, addresses: tuple[str, ...]) -> No
         proof=proof_of(identity.certificate, identity.delegation),
         site=site,
         addresses=addresses,
+        interest_version=ANNOUNCES,
     )
 
 

@@ -128,11 +128,30 @@ class StaticDirectory:
         await trio.lowlevel.checkpoint()
         return timeout
 
-    def link_everybody(self) -> None:
+    def others(self) -> Sequence[NodeId]:
         """All are linked."""
+        return ()
 
-    def lacks_links(self) -> bool:
+    def knows(self, node: NodeId) -> bool:
+        return True
+
+    def is_known(self, node: NodeId) -> bool:
+        return True
+
+    def announces(self, node: NodeId) -> bool:
         return False
+
+    def is_settled(self, node: NodeId) -> bool:
+        return True
+
+    def keep(self, node: NodeId) -> None:
+        """See ``Membership``."""
+
+    def release(self, node: NodeId) -> None:
+        """See ``Membership``."""
+
+    def on_placed(self, listener: object) -> None:
+        """See ``Membership``."""
 
     def request_link(self, node: NodeId) -> bool:
         return False

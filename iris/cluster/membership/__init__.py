@@ -10,12 +10,13 @@ from iris.cluster.membership.idle_links import IdleLinks
 from iris.cluster.membership.link_states import LinkStates
 from iris.cluster.membership.lookups import Lookups
 from iris.cluster.membership.membership import Membership, MembershipPorts
+from iris.cluster.membership.partners import PARTNERS
 from iris.cluster.membership.proofs import ProofVerifier, proof_of, serves_by_right
 from iris.cluster.membership.revocation import LOCAL_LOOK, LOOK, RevocationExchange
 from iris.cluster.membership.roster import Change, Departure, Member, NodeInfo, Watch
 
 __all__ = (
-    "LOCAL_LOOK", "LOOK", "Change", "Departure", "Forwarder", "IdleLinks", "LinkStates", "Lookups", "Member",
-    "Membership", "MembershipPorts", "NodeAdmission", "NodeInfo", "ProofVerifier", "RelayedRoutes",
+    "LOCAL_LOOK", "LOOK", "PARTNERS", "Change", "Departure", "Forwarder", "IdleLinks", "LinkStates", "Lookups",
+    "Member", "Membership", "MembershipPorts", "NodeAdmission", "NodeInfo", "ProofVerifier", "RelayedRoutes",
     "RevocationExchange", "Watch", "proof_of", "serves_by_right",
 )  # fmt: skip

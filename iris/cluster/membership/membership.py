@@ -153,8 +153,6 @@ class Membership(PeerObserver):
         self._version = 0
         self._withdrawn: dict[NodeId, bool] = {}
         """Linked nodes that are asked nothing any more, and whether they are to be linked again then."""
-        self._lacking: set[NodeId] = set()
-        """Members that are being linked because everybody is to be."""
         self._began = trio.current_time()
         self._progress = -math.inf
         """Time at which a node was linked for the last time."""
@@ -202,6 +200,15 @@ class Membership(PeerObserver):
         """Return the record of a node, alive or dead; None if it is unknown."""
         return self._records.get(node) or self._swim.record(node)
 
+    def is_known(self, node: NodeId) -> bool:
+        """Return whether there is a record of a node, alive or dead."""
+        return self.record_of(node) is not None
+
+    def announces(self, node: NodeId) -> bool:
+        """Return whether a member that is held alive knows of announcements of publishers, by its own word."""
+        record = self._records.get(node)
+        return record is not None and record.interest_version > 0
+
     def is_settled(self, node: NodeId) -> bool:
         """Return whether a node is linked, or was tried in vain, or is gone: nothing is gained by waiting for it."""
         if node not in self._records:
@@ -242,12 +249,24 @@ class Membership(PeerObserver):
 
         If its link is about to end, it is made again then.
         """
+        self._request(node, alone=not self.wants(node))
+        return node in self._records
+
+    def keep(self, node: NodeId) -> None:
+        """Keep a link to a node from now on, whenever it is alive; begin with it.  The other end need not want it."""
+        self._links.kept.needed.add(node)
+        self._request(node, alone=True)
+
+    def release(self, node: NodeId) -> None:
+        """Keep that link no more."""
+        self._links.kept.needed.discard(node)
+
+    def _request(self, node: NodeId, *, alone: bool) -> None:
         peer = self._mesh.peer(node)
         if peer is not None and (peer.leaving or node in self._withdrawn):
             self._withdrawn[node] = True
         elif peer is None and node in self._records:
-            self._linking.begin(node, alone=not self.wants(node))
-        return node in self._records
+            self._linking.begin(node, alone=alone)
 
     def withdraw(self, node: NodeId) -> None:
         """Ask nothing of a linked node any more: its link is about to end."""
@@ -269,18 +288,12 @@ class Membership(PeerObserver):
     def link_everybody(self) -> None:
         """Keep a link to every member from now on; begin with those that are not linked."""
         if not self._links.kept.everybody:
-            self._lacking.update(node for node in self._others() if not self.wants(node))
             self._links.kept.everybody = True
             self._link_wanted()
 
-    def lacks_links(self) -> bool:
-        """Return whether a member that ``link_everybody`` began to link is not linked yet, and may be soon."""
-        self._lacking.difference_update([*filter(self.is_settled, self._lacking)])
-        return not self._closed_routes.issuperset(self._lacking)
-
     def _lacks_partners(self) -> bool:
         everybody = self._links.kept.everybody or self._mesh.dial_only
-        wanted = self._others() if everybody else self._links.kept
+        wanted = self.others() if everybody else self._links.kept
         return any(not self.is_settled(other) and other not in self._closed_routes for other in wanted)
 
     def is_gone(self, node: NodeId) -> bool:
@@ -689,12 +702,13 @@ class Membership(PeerObserver):
             if self._links.kept.fill(linked | self._met_by_chance):
                 self._link_wanted()
 
-    def _others(self) -> list[NodeId]:
+    def others(self) -> list[NodeId]:
+        """Return the other members that are held alive."""
         return [node for node in self._records if node != self._mesh.node]
 
     def _link_wanted(self) -> None:
         alone = self._dials_alone
-        for node in self._others():
+        for node in self.others():
             if self._mesh.peer(node) is None and self.wants(node):
                 self._linking.begin(node, new=True, alone=alone)
 

@@ -1,8 +1,8 @@
 """Partners: the members that a node keeps a link to, whether it talks to them or not.
 
 Records and probes travel over these links.  In a small realm all are partners.  In a larger one each node draws a few,
-and is drawn by as many: a random graph of so many links stays in one piece when half of its nodes go.  Who publishes or
-subscribes has everybody for a partner, for what it says has to be heard by each node at once.
+and is drawn by as many: a random graph of so many links stays in one piece when half of its nodes go.  A
+subscriber keeps links to publishers besides; a gateway has everybody for a partner.
 
 Who has the key of a cluster can make up thousands of members.  So that a node does not hear of others by these alone,
 a cluster counts for 64 members in the draw, however many it has.
@@ -41,6 +41,8 @@ class Partners:
         """The cluster that each member speaks for."""
         self._sizes: Counter[str] = Counter()
         self._drawn: dict[NodeId, None] = {}
+        self.needed: Final[set[NodeId]] = set()
+        """Nodes that are kept linked besides, alive or not."""
         self.everybody = everybody
         """True from when on every member is one."""
 
@@ -48,7 +50,7 @@ class Partners:
         return f"<Partners: {'everybody' if self.everybody else len(self._drawn)}>"
 
     def __contains__(self, node: object) -> bool:
-        return self.everybody or node in self._drawn
+        return self.everybody or node in self._drawn or node in self.needed
 
     def __len__(self) -> int:
         return len(self._drawn)

@@ -12,11 +12,19 @@ from iris.cluster.swim.context import (
 )  # fmt: skip
 from iris.cluster.swim.gossip import signatures_in
 from iris.cluster.swim.context import MembershipView
-from iris.cluster.swim.records import MAX_CLUSTERS, ClusterEntry, MemberState, NodeRecord, is_plain, statement_bytes
+from iris.cluster.swim.records import (
+    ANNOUNCES,
+    MAX_CLUSTERS,
+    ClusterEntry,
+    MemberState,
+    NodeRecord,
+    is_plain,
+    statement_bytes,
+)
 from iris.cluster.swim.swim import Swim
 
 __all__ = (
-    "Changed", "ClientView", "ClusterEntry", "Effect", "LinkedNodes", "LoadReport", "MAX_CLUSTERS", "MemberState",
-    "MembershipView", "NodeRecord", "Rejected", "Routable", "Send", "Swim", "SwimPorts", "Synchronized", "Workload",
-    "is_plain", "portions", "signatures_in", "statement_bytes", "view_hash",
+    "ANNOUNCES", "Changed", "ClientView", "ClusterEntry", "Effect", "LinkedNodes", "LoadReport", "MAX_CLUSTERS",
+    "MemberState", "MembershipView", "NodeRecord", "Rejected", "Routable", "Send", "Swim", "SwimPorts", "Synchronized",
+    "Workload", "is_plain", "portions", "signatures_in", "statement_bytes", "view_hash",
 )  # fmt: skip

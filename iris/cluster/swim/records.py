@@ -26,6 +26,9 @@ MAX_ADDRESSES: Final = 16
 MAX_ADDRESS: Final = 256
 MAX_CLUSTERS: Final = 64
 
+ANNOUNCES: Final = 1
+"""How a node deals with interest, by its record: it announces what it publishes on, and passes announcements on."""
+
 
 @final
 class MemberState(enum.IntEnum):
@@ -55,7 +58,7 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
     """A member record: everything that others know about a node, signed by it.
 
     ``name`` is the cluster that the node speaks for and ``proof`` the chain that says so, with the key that
-    ``signature`` was made by.  ``interest_version`` grows with each change of the node's subscriptions.
+    ``signature`` was made by.  ``interest_version`` is ``ANNOUNCES``, or 0 of nodes of 0.9.
     """
 
     node: NodeId

@@ -663,6 +663,34 @@ class DurableAway(Message, tag=0x59):
     published: Count
 
 
+class Announce(Message, tag=0x5A):
+    """That node publishes on topics with these first tokens, ``>``: on any.  With a number: who is interested?
+
+    Received by ``Announcements`` (iris.patterns.pubsub), as the next two are.
+    """
+
+    publisher: Node
+    number: Count
+    left: Count
+    """Milliseconds for which the sender waits for the answer."""
+    roots: Annotated[tuple[Name, ...], Meta(max_length=64)]
+
+
+class AnnounceReached(Message, tag=0x5B):
+    """The answer: who knows of it by way of the sender, itself included, and who of them is interested."""
+
+    publisher: Node
+    number: Count
+    nodes: Packed
+    interested: Packed
+
+
+class Announced(Message, tag=0x5C):
+    """A hash of what the sender knows of live publishers; who knows something else sends all of it."""
+
+    digest: Annotated[bytes, Meta(min_length=8, max_length=8)]
+
+
 # -- federation: 0x60 - 0x6f ---------------------------------------------------------------------------------
 # Received by ``Sites`` (iris.cluster.sites); at gateways by ``Gateway`` and ``Forwarding`` (iris.federation).
 

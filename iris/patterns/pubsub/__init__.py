@@ -16,8 +16,7 @@ from iris.patterns.pubsub.publish import PostedEvents
 from iris.patterns.pubsub.pubsub import Elsewhere, PubSub
 from iris.patterns.pubsub.sealed import SealedReceiver
 from iris.patterns.pubsub.subscribe import OpenSubscriptions
-from iris.patterns.pubsub.subscriber_links import SubscriberLinks
 
 __all__ = (
-    "Elsewhere", "OpenSubscriptions", "PostedEvents", "PubSub", "SealedReceiver", "SubscriberLinks",
+    "Elsewhere", "OpenSubscriptions", "PostedEvents", "PubSub", "SealedReceiver",
 )  # fmt: skip

@@ -26,6 +26,7 @@ from iris.kernel.wire import kinds
 from iris.patterns.books import EVENT, GROUP_EVENT, RELAYED_EVENT, Account, Bookkeeper, Tally
 from iris.patterns.messages import Sender
 from iris.patterns.picker import MemberHealth
+from iris.patterns.pubsub.announcements import Announcements
 from iris.patterns.pubsub.interest import (
     DurableSubscribers,
     InterestRetry,
@@ -138,18 +139,19 @@ class PubSub(PeerObserver):
         self._unannounced = InterestRetry(mesh)
         accounts = EventAccounts(books.ledger)
         border = None if sites is None else sites.border
-        self.durable: Final = DurableSubscribers(mesh, self._table, accounts, self._unannounced, border)
+        self.durable: Final = DurableSubscribers(mesh, self._table, accounts, self._unannounced, members, border)
         sealed = None if elsewhere is None else SealedSender(mesh, elsewhere.sites.copies, config, elsewhere.entropy)
         self.publishing: Final = Publisher(mesh, self._table, self.durable, accounts, members, sealed)
         remote = None if sites is None else RemoteSubscribers(sites, mesh, self._table, self.publishing)
-        self.subscriber_links: Final = SubscriberLinks(mesh, members, self._table, remote)
+        self._announcements = Announcements(mesh, members, self._own, self._unannounced)
+        self.subscriber_links: Final = SubscriberLinks(mesh, members, self._table, self._announcements, remote)
         """Those who may hear what this node publishes."""
         self.confirming: Final = Acknowledgements(
             mesh, self._table, self.durable, self.publishing, members, self.subscriber_links
         )
         self.retention: Final = self.publishing.retention
         self._retaining = RetainedPublishing(self.publishing, self.confirming, config)
-        self._relays = EventRelays(mesh, relayed, self._table, self)
+        self._relays = EventRelays(mesh, relayed, self._table, self, members)
         self.ended: SubscriptionStatistics | None = None
         """Sum of the counters of all subscriptions that have ended.  None if there was none."""
         self.unconfirmed_subscriptions = 0
@@ -208,6 +210,7 @@ class PubSub(PeerObserver):
             ):
                 if part is not None:
                     nursery.start_soon(part.run)
+            nursery.start_soon(self._announcements.run)
             nursery.start_soon(self._unannounced.run, self._send_all_interest)
 
     async def wait_copies_sent(self) -> None:
@@ -299,6 +302,7 @@ class PubSub(PeerObserver):
         claim = nullcontext() if name is None else self.durable.claim(name, (pattern,), group=group, share=shards)
         with claim:
             change = self._own.add(terms)
+            self._announcements.interest_changed()
             mark = self._own.mark() if change is None and realm is None and group is None else None
             subscription = Subscription(pattern, options, limits, self, self._every.observer, self._own.version)
             self._every[subscription] = terms
@@ -312,8 +316,7 @@ class PubSub(PeerObserver):
                     if not durable:
                         self.retention.ask(pattern)
                     self._send_to_all(mark)  # the confirmation takes the path of the values, behind them
-                await self.subscriber_links.link_everybody()
-                await self._wait_known(self._own.version)
+                await self._wait_heard()
                 yield subscription
             finally:
                 subscription._close()
@@ -339,6 +342,7 @@ class PubSub(PeerObserver):
         self._matcher(realm).remove(subscription.pattern, subscription)
         self._turns.clear()
         change = self._own.remove(self._every[subscription])
+        self._announcements.interest_changed()
         if change is not None:
             self._send_to_all(change)
             self._send_to_realm(realm)
@@ -369,7 +373,7 @@ class PubSub(PeerObserver):
     async def forget_durable(self, name: str) -> None:
         """See ``Node.forget_subscriber``."""
         self.durable.forget(name)
-        await self.subscriber_links.link_everybody()
+        await self.subscriber_links.link_publishers(self._config.subscribe_timeout, all_of_them=True)
         self._send_to_all(self._own.mark())  # a peer that confirms it has all changes before it
         await self._wait_known(self._own.version)
 
@@ -394,6 +398,18 @@ class PubSub(PeerObserver):
             peer.link.post(message, size, CONTROL_RESERVE)
         except NotSent:
             self._unannounced.note(peer, "interest without room on the link")
+
+    async def _wait_heard(self) -> None:
+        """Wait until all publishers of what this node subscribes to know it.
+
+        What a peer that confirms it knew of publishers has come before.
+        """
+        until = trio.current_time() + self._config.subscribe_timeout
+        while True:
+            await self.subscriber_links.link_publishers(until - trio.current_time())
+            await self._wait_known(self._own.version)
+            if trio.current_time() >= until or not self.subscriber_links.lacks_publishers():
+                return
 
     async def _wait_known(self, version: int) -> None:
         """Wait until this node and every peer have confirmed the version, for at most ``Config.subscribe_timeout``."""
@@ -449,6 +465,7 @@ class PubSub(PeerObserver):
             peer.node, message, peer.may_receive, realm_id=peer.identity.other_realm_id
         )
         self.publishing.trees.interest_changed(peer.node)
+        self._relays.interest_changed(peer.node)
         self._send_changed(peer)
         self.publishing.routes_changed()
         if message.whole:
@@ -747,6 +764,10 @@ class PubSub(PeerObserver):
         self._send_all_interest(peer)
         self.publishing.routes_changed()
 
+    def holds(self, node: NodeId) -> bool:
+        """Return whether this node hands events on to another one."""
+        return self._relays.hands_on_to(node)
+
     def frames_lost(self, peer: Peer) -> None:
         """Send the full interest again, to be confirmed again: changes and confirmations may be lost."""
         self._relays.frames_lost(peer.node)
@@ -761,6 +782,7 @@ class PubSub(PeerObserver):
 
     def _send_all_interest(self, peer: Peer) -> None:
         realm = peer.identity.other_realm
+        self._announcements.compare(peer)
         self.durable.send_all(peer)
         for message in self._own.whole() if realm is None else self._own.whole_of(realm.alias):
             self._send_interest(peer, message)
@@ -781,6 +803,7 @@ class PubSub(PeerObserver):
         self._send_changed(peer)
         self._known.pop(node, None)
         self._senders.pop(node, None)
+        self._announcements.peer_gone(node)
         self._relays.peer_gone(node)
         if self.sealed_receiver is not None:
             self.sealed_receiver.peer_removed(node)

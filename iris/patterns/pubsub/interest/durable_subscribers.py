@@ -1,7 +1,8 @@
 """Replication of durable subscriptions: the records that this node signs, learns, and forwards within its realm.
 
-Each node sends a new peer every record that it stores, and sends its own changes to all peers.  So a node knows of a
-durable subscriber that it never met, as long as one of its peers met it.  Bridges keep the records on their disks.
+Each node sends a new peer every record that it stores, and sends its own changes to all peers; in a realm in which not
+all are linked, also what it learns.  So a node knows of a durable subscriber that it never met.  Bridges keep the
+records on their disks.
 
 Between sites only the subscriber itself sends its record.  The node at the other end of that link stores the record and
 forwards it to the nodes of its site.  A tombstone is forwarded once more at each border.
@@ -19,6 +20,7 @@ from typing import Final, Protocol, final
 from msgspec import Struct
 
 from iris.cluster.directory import Border
+from iris.cluster.membership import PARTNERS
 from iris.cluster.mesh import Mesh, Peer
 from iris.kernel import wire
 from iris.kernel.config import KIB
@@ -76,6 +78,14 @@ _INSISTED: Final = 16
 other theirs, one gives in."""
 
 
+class SiteMembers(Protocol):
+    """Members of this site, as ``iris.cluster.membership.Membership`` knows them."""
+
+    def others(self) -> Sequence[NodeId]:
+        """Return the other members that are held alive."""
+        ...
+
+
 class PublishedCount(Protocol):
     """Count of the events of a publisher."""
 
@@ -105,6 +115,7 @@ class DurableSubscribers:
         interest: table of the nodes that are there and subscribe.
         count: number of events that this node has published in all.
         retry: notes peers without room on their links; ``send_all`` is to be called again for them.
+        members: members of this site.
         border: border of this node's site: the topics that may leave it.  None if it is at no site.
     """
 
@@ -114,12 +125,14 @@ class DurableSubscribers:
         interest: InterestTable,
         count: PublishedCount,
         retry: InterestRetry,
+        members: SiteMembers,
         border: Border | None,
     ) -> None:
         self._mesh = mesh
         self._interest = interest
         self._count = count
         self._retry = retry
+        self._members = members
         self._border = border
         self._listeners: list[Callable[[], None]] = []
         self._claims: dict[str, _Claim] = {}
@@ -443,9 +456,11 @@ class DurableSubscribers:
         if not self.names.put(record):
             self._mesh.refusals["durable subscriber without room"] += 1
             return False
-        if sender is not None and record.is_forgotten:
+        if sender is not None:
+            sparse = len(self._members.others()) > PARTNERS  # else its subscriber has sent it to all
             for peer in list(self._mesh.peers.values()):
-                if peer.at_remote_site != sender.at_remote_site:
+                crosses = record.is_forgotten and peer.at_remote_site != sender.at_remote_site
+                if crosses or (sparse and peer is not sender and not peer.at_remote_site):
                     self._send(peer, [record])
         self._note_left(record)
         self._insist(record)

@@ -168,10 +168,17 @@ class OwnInterest:
         self.version = 0
         self._limit = limit
         self._terms: Counter[Terms] = Counter()
+        self._heads: Counter[str] = Counter()
+        """First tokens of the patterns of topics of this realm, ``*`` for those that match any."""
         self._extent = _Extent()
 
     def __len__(self) -> int:
         return len(self._terms)
+
+    def wants(self, roots: Collection[str]) -> bool:
+        """Return whether a topic of these roots may match; the root ``>`` stands for all."""
+        heads = self._heads
+        return bool(heads) and ("*" in heads or ">" in roots or not heads.keys().isdisjoint(roots))
 
     def check(self, terms: Terms) -> None:
         """Raise ConfigError unless publishers with this node's limits would accept further terms."""
@@ -188,6 +195,7 @@ class OwnInterest:
         if self._terms[terms] > 1:
             return None
         self._extent.add(terms)
+        self._count_head(terms, 1)
         self.version += 1
         return kinds.Interest(self.version, False, (terms,), ())
 
@@ -198,8 +206,14 @@ class OwnInterest:
             return None
         del self._terms[terms]
         self._extent.remove(terms)
+        self._count_head(terms, -1)
         self.version += 1
         return kinds.Interest(self.version, False, (), (terms,))
+
+    def _count_head(self, terms: Terms, sign: int) -> None:
+        head = terms.pattern.partition(".")[0]
+        if "/" not in head:
+            _add(self._heads, "*" if head == ">" else head, sign)
 
     def mark(self) -> kinds.Interest:
         """Return an empty change: a peer that confirms it has received all changes before it."""

@@ -50,6 +50,14 @@ class RelayReceiver(Protocol):
         ...
 
 
+class MemberLinks(Protocol):
+    """Members of this site, as ``iris.cluster.membership.Membership`` links them."""
+
+    def request_link(self, node: NodeId) -> bool:
+        """Begin to link to a member; return whether it is alive.  Does not block."""
+        ...
+
+
 @final
 class _Incoming:
     """See ``OrderedReceiver``: the events of one publisher."""
@@ -89,14 +97,20 @@ class EventRelays:
         tally: counters, one for each body that this node forwards for others, and node behind it.
         interest: table of the nodes that subscribe, or did: nothing is forwarded to others.
         receiver: receiver of what comes over trees.
+        members: members of this site, of which those that are to be handed events are linked.
     """
 
-    def __init__(self, mesh: Mesh, tally: Tally, interest: InterestTable, receiver: RelayReceiver) -> None:
+    def __init__(
+        self, mesh: Mesh, tally: Tally, interest: InterestTable, receiver: RelayReceiver, members: MemberLinks
+    ) -> None:
         self._mesh = mesh
         self._tally = tally
         self._interest = interest
         self._receiver = receiver
+        self._members = members
         self._incoming: dict[NodeId, ReorderBuffer] = {}
+        self._linking: dict[NodeId, tuple[int, set[NodeId]]] = {}
+        """Publishers whose last tree this node is not ready for: its number, and the children that are being linked."""
         self._crowded: dict[_Branch, set[Link]] = {}
         self._nursery: trio.Nursery | None = None
         self._expires = math.inf
@@ -128,12 +142,33 @@ class EventRelays:
     def _receive_tree(self, peer: Peer, message: kinds.EventTree) -> None:
         role = role_untrusted(message)
         self._from(peer).receive_role(role)
+        self._linking.pop(peer.node, None)
+        unlinked: set[NodeId] = set()
         for child in role.children:
             below = self._mesh.peers.get(child.node)
-            if below is None or not below.link.is_up:
+            if below is None and self._members.request_link(child.node):
+                unlinked.add(child.node)
+            elif below is None or not below.link.is_up:
                 self._report(peer.node, role.tree, CUT_OFF, child.node)
                 return
-        self._report(peer.node, role.tree, READY)
+        if unlinked:
+            self._linking[peer.node] = role.tree, unlinked
+        else:
+            self._report(peer.node, role.tree, READY)
+
+    def interest_changed(self, node: NodeId) -> None:
+        """Note that a node is linked, and has sent what it subscribes to: it may be handed events."""
+        if not self._interest.is_whole(node):
+            return
+        for publisher, (tree, unlinked) in [*self._linking.items()]:
+            unlinked.discard(node)
+            if not unlinked:
+                del self._linking[publisher]
+                self._report(publisher, tree, READY)
+
+    def hands_on_to(self, node: NodeId) -> bool:
+        """Return whether this node hands events on to another one, or is about to."""
+        return any(incoming.forwards_to(node) for incoming in self._incoming.values())
 
     def _receive_route(self, peer: Peer, route: kinds.EventRoute) -> None:
         incoming = self._from(peer)
@@ -287,3 +322,4 @@ class EventRelays:
     def peer_gone(self, node: NodeId) -> None:
         """Forget a node: nothing comes from it any more."""
         self._incoming.pop(node, None)
+        self._linking.pop(node, None)

@@ -268,6 +268,11 @@ class ReorderBuffer:
         """Return the trees in which this node forwards events to another one."""
         return [tree for tree, role in self._roles.items() if any(child.node == node for child in role.children)]
 
+    def forwards_to(self, node: NodeId) -> bool:
+        """Return whether this node forwards events to another one, in the tree in use or one to come."""
+        over = self._tree if self._ended else self._tree - 1
+        return any(tree > over for tree in self.trees_over(node))
+
     def reset(self, now: float) -> None:
         """Stop waiting, as frames of the direct link may be lost: the publisher announces its path anew."""
         if self._behind:
