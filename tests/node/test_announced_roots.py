@@ -10,26 +10,30 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.testing import Network, open_network
+from iris.testing import Network, inspect, open_network
 
-NODES = 32
+NODES = 24
 
 
 @asynccontextmanager
-async def open_realm(network: Network, count: int = NODES) -> AsyncIterator[list[iris.Node]]:
+async def open_realm(
+    network: Network, count: int = NODES, config: iris.Config | None = None
+) -> AsyncIterator[list[iris.Node]]:
     """Open nodes that know the first one, and wait until they know each other."""
     async with AsyncExitStack() as stack:
         nodes: list[iris.Node] = []
         for _ in range(count):
-            nodes.append(await stack.enter_async_context(network.open_node("nodes", seeds=["host-1"] if nodes else [])))
-        await settled(nodes)
+            seeds = ["host-1"] if nodes else []
+            nodes.append(await stack.enter_async_context(network.open_node("nodes", seeds=seeds, config=config)))
+        for node in nodes:
+            await wait_members(node, count)
         yield nodes
 
 
-async def settled(nodes: list[iris.Node]) -> None:
-    with trio.fail_after(20.0):
-        while not all(len(node.nodes()) == len(nodes) - 1 for node in nodes):
-            await trio.sleep(0.1)
+async def wait_members(node: iris.Node, count: int) -> None:
+    with trio.fail_after(30.0):
+        while len(node.nodes()) != count - 1:
+            await node._parts.membership.wait_news()
 
 
 def links_of(node: iris.Node) -> int:
@@ -44,28 +48,116 @@ async def hear(subscription: iris.Subscription, count: int) -> list[object]:
 
 
 async def test_who_publishes_on_its_own_root_is_linked_to_few(autojump_clock: MockClock) -> None:
-    async with open_network() as network, open_realm(network) as nodes:
+    async with open_network() as network, open_realm(network, 32) as nodes:
         async with nodes[5].subscribe("root7.>") as one, nodes[5].subscribe("root9.>") as other:
             for number, node in enumerate(nodes):
                 for event in range(3):
                     await node.publish(f"root{number}.a", event)
             assert await hear(one, 3) == await hear(other, 3) == [0, 1, 2]
-            assert sorted(map(links_of, nodes))[-4] < NODES - 4
-        await trio.sleep(90.0)
-        assert max(map(links_of, nodes)) < NODES - 1
+            assert sorted(map(links_of, nodes))[-4] < 28
+            for number in range(100):
+                await nodes[7].publish(f"many{number}.a", number)
+            await nodes[7].publish("root7.b", "last")
+            assert await hear(one, 1) == ["last"]
+            assert links_of(nodes[7]) < 28
+        async with nodes[20].subscribe("many99.*") as one:  # of the root for all
+            await nodes[7].publish("many99.b", 99)
+            assert await hear(one, 1) == [99]
 
 
-@pytest.mark.parametrize("pattern", ["news.weather", "news.>", "*.weather", ">"])
 @pytest.mark.parametrize("first", ["subscriber", "publisher"])
 async def test_the_first_event_is_heard_of_a_publisher_that_was_never_met(
-    autojump_clock: MockClock, pattern: str, first: str
+    autojump_clock: MockClock, first: str
 ) -> None:
+    patterns = ["news.weather", "news.>", "*.weather", ">"]
     async with open_network() as network, open_realm(network) as nodes, AsyncExitStack() as stack:
         if first == "publisher":
             await nodes[20].publish("news.weather", b"nobody hears this")
-            await trio.sleep(100.0)
-        subscriptions = [await stack.enter_async_context(node.subscribe(pattern)) for node in nodes[::6]]
+            await trio.sleep(45.0)
+        subscribers = zip(nodes[::6], patterns, strict=True)
+        subscriptions = [await stack.enter_async_context(node.subscribe(pattern)) for node, pattern in subscribers]
         for number in range(3):
             await nodes[20].publish("news.weather", number)
         for subscription in subscriptions:
             assert await hear(subscription, 3) == [0, 1, 2]
+        assert links_of(nodes[20]) < NODES - 1
+
+
+async def test_newcomers_and_those_that_are_away_and_come_back_miss_nothing(autojump_clock: MockClock) -> None:
+    async with open_network() as network, open_realm(network) as nodes, AsyncExitStack() as stack:
+        await nodes[20].publish("news.a", b"nobody hears this")
+        newcomer = await stack.enter_async_context(network.open_node("nodes", seeds=["host-3"]))
+        heard = await stack.enter_async_context(newcomer.subscribe("news.>"))
+        of_newcomer = await stack.enter_async_context(nodes[4].subscribe("fresh.*"))
+        await newcomer.publish("fresh.a", 1)
+        await nodes[20].publish("news.a", 1)
+        assert await hear(heard, 1) == await hear(of_newcomer, 1) == [1]
+        for node in nodes:
+            await wait_members(node, NODES + 1)
+        # Parted, each half goes on; together again each hears the other, also on roots that are new.
+        hosts = [f"host-{number}" for number in range(1, NODES + 2)]
+        network.memory.partition(hosts[:12], hosts[12:])
+        for node in nodes:
+            await wait_members(node, 12 if node in nodes[:12] else 13)
+        later = await stack.enter_async_context(nodes[2].subscribe("parted.>"))
+        await nodes[20].publish("parted.a", "not heard")
+        network.memory.heal()
+        for node in nodes:
+            await wait_members(node, NODES + 1)
+        with trio.fail_after(10.0):
+            while nodes[2].id not in inspect(nodes[20]).subscribers.get("parted.>", ()):
+                await nodes[20]._parts.membership.wait_news()
+        await nodes[20].publish("parted.a", 1)
+        assert await hear(later, 1) == [1]
+        assert await hear(await stack.enter_async_context(nodes[3].subscribe("news.>")), 0) == []
+
+
+async def test_a_node_that_is_silent_or_dies_meanwhile_keeps_nobody_from_being_found(autojump_clock: MockClock) -> None:
+    async with open_network() as network, open_realm(network) as nodes, AsyncExitStack() as stack:
+        subscriptions = [await stack.enter_async_context(node.subscribe("news.>")) for node in nodes[10:16]]
+        network.memory.partition(["host-6"], [f"host-{number}" for number in range(1, NODES + 1) if number != 6])
+        began = trio.current_time()
+        await nodes[20].publish("news.a", 1)
+        assert trio.current_time() - began <= nodes[20]._config.subscribe_timeout + 0.1
+        await nodes[20].publish("news.a", 2)
+        for subscription in subscriptions:
+            assert await hear(subscription, 2) == [1, 2]
+
+
+async def test_values_and_confirmed_events_and_records_of_durable_subscribers_come_as_well(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_network() as network, open_realm(network) as nodes:
+        await nodes[4].retain("state.door", "open")
+        async with nodes[17].subscribe("state.>") as values:
+            assert await hear(values, 1) == ["open"]
+            async with nodes[17].subscribe("state.>") as again:
+                assert await hear(again, 1) == ["open"]
+        async with nodes[9].subscribe_durable("orders.>", name="ledger") as ledger, trio.open_nursery() as nursery:
+
+            async def confirm() -> None:
+                while True:
+                    await ledger.confirm(await ledger.receive_batch())
+
+            nursery.start_soon(confirm)
+            await nodes[21].publish_confirmed("orders.a", 1)
+            nursery.cancel_scope.cancel()
+        # It is away, and owed what is confirmed, by those as well that never met it.
+        with pytest.raises(iris.RequestTimeout, match="ledger"):
+            await nodes[2].publish_confirmed("orders.b", 2, timeout=2.0)
+        await nodes[12].forget_subscriber("ledger")
+        for node in nodes[2], nodes[21], nodes[7]:
+            with pytest.raises(iris.NotSent):
+                await node.publish_confirmed("orders.c", 3, timeout=2.0)
+
+
+async def test_events_go_through_others_that_are_linked_for_that(autojump_clock: MockClock) -> None:
+    config = iris.Config(relay_above=5, relay_fan_out=3)
+    async with open_network() as network, open_realm(network, config=config) as nodes, AsyncExitStack() as stack:
+        subscriptions = [await stack.enter_async_context(node.subscribe("news.>")) for node in nodes[:20]]
+        for number in range(40):
+            await nodes[22].publish("news.a", number)
+            await trio.sleep(0.1)
+        assert nodes[22]._pubsub.publishing.trees.size == 20
+        for subscription in subscriptions:
+            assert await hear(subscription, 40) == list(range(40))
