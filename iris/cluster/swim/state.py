@@ -31,8 +31,8 @@ _ASKED_AGAIN: Final = 0.5
 """Seconds before the same record or state is asked for, or sent to the same node, once more."""
 
 _SOON: Final = 2.0
-"""Seconds after which a node that has met a member compares views with a partner: of many that come together each may
-miss some, and those that it misses are met so."""
+"""Seconds after which a node that has heard of a member, or of what it serves now, compares views with one that is
+linked: of many that come together each may miss some."""
 
 _COMPARISONS: Final = 256
 """Comparisons begun that may still be answered.  Each bucket is answered for once: 250 bytes that claim to know
@@ -64,8 +64,8 @@ class StateExchange:
         """Records sent to each that wanted some, since it was last due to be answered."""
         self._comparing: dict[NodeId, set[int]] = {}
         self._retrying = False
-        self._has_met = False
-        """True while views are to be compared soon because a member was met."""
+        self._has_news = False
+        """True while views are to be compared soon."""
         config = context.config
         context.timers.at(
             context.now + context.random.random() * config.synchronize_interval, self._synchronize_regularly
@@ -192,9 +192,7 @@ class StateExchange:
             return
         self._prober.joined(record.node)
         context.changed(member)
-        if not self._has_met:
-            self._has_met = True
-            context.timers.at(context.now + _SOON, self._synchronize_with_partner)
+        self._synchronize_soon()
 
     def _of_least_use(self, key: bytes, *, linked: bool) -> NodeId | None:
         """Return whose record may go for another one of the same key; ``linked``: for that of a linked node."""
@@ -246,6 +244,8 @@ class StateExchange:
             self._prober.renewed(member)
         context.spread_record(record, renewal)
         context.changed(member)
+        if renewal is None:
+            self._synchronize_soon()
 
     def _accuse(self, member: NodeState, to: NodeId) -> None:
         accusation = Accusation(node=member.record.node, incarnation=member.record.incarnation)
@@ -378,9 +378,15 @@ class StateExchange:
         for node in context.view.pick(context.random, 1):
             self.synchronize(node)
 
+    def _synchronize_soon(self) -> None:
+        """Something is new, and so more may be."""
+        if not self._has_news:
+            self._has_news = True
+            self._context.timers.at(self._context.now + _SOON, self._synchronize_with_partner)
+
     def _synchronize_with_partner(self) -> None:
         """Compare with one that is linked: who is not is asked regularly, which is what joins parted halves."""
-        self._has_met = False
+        self._has_news = False
         context = self._context
         for node in pick([*filter(context.links.is_linked, context.partners())], context.random, 1):
             self.synchronize(node)
