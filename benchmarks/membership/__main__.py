@@ -21,6 +21,7 @@ from benchmarks.membership.balancing import Shares
 from benchmarks.membership.malice import malice
 from benchmarks.membership.overlays import Drawn, Fingers, Hubs, Nearest, Overlay, Rings
 from benchmarks.membership.realm import Realm
+from benchmarks.membership.roots import announcing
 from benchmarks.membership.scenarios import Death, Rate
 
 
@@ -266,6 +267,27 @@ def overlays(quick: bool) -> None:
         _say(name, _span(vanished), _span(healed))
 
 
+def roots(quick: bool) -> None:
+    """Publishers announce roots; takes two minutes."""
+    _heading(
+        "Announced roots: 10 of them, one for each that publishes or subscribes",
+        "members, publishers, subscribers",
+        "links: median / most",
+        "messages of an announcement",
+        "answered after",
+        "do not know of each other",
+    )
+    for size in (100, 1000)[: 1 if quick else 2]:
+        seen = announcing(size, size // 10, 10, 3 * size // 10, 1)
+        _say(
+            f"{size}, {size // 10}, {3 * size // 10}",
+            f"{statistics.median(seen.links):.0f} / {max(seen.links)}",
+            f"{statistics.median(seen.messages):.0f}",
+            _span(seen.seconds),
+            str(seen.missed),
+        )
+
+
 def scale(quick: bool) -> None:
     """Ten thousand machines; takes 6 GB and some minutes."""
     size = 2000 if quick else 10_000
@@ -330,7 +352,7 @@ SCENARIOS: Final = {
     "balance": balance,
 }
 
-LONG: Final = {"overlays": overlays, "scale": scale, "large-partitions": large_partitions}
+LONG: Final = {"overlays": overlays, "roots": roots, "scale": scale, "large-partitions": large_partitions}
 """Run only when named."""
 
 

@@ -15,6 +15,7 @@ from benchmarks.membership.__main__ import main
 from benchmarks.membership.malice import malice
 from benchmarks.membership.overlays import Drawn, Fingers, Hubs, Nearest, Overlay, Rings
 from benchmarks.membership.realm import Realm
+from benchmarks.membership.roots import announcing
 from iris.cluster.swim.records import MemberState
 
 _TRACE = """
@@ -225,6 +226,13 @@ def test_over_few_links_all_see_who_comes_and_who_is_gone(overlay: Overlay) -> N
     death = scenarios.silent_death(40, 1, callers=0, overlay=overlay)
     assert death.dead_everywhere < 7.0
     assert death.false_deaths == 0
+
+
+def test_whoever_publishes_and_subscribes_to_a_root_know_each_other_over_few_links() -> None:
+    seen = announcing(150, 20, 5, 40, 1)
+    assert seen.missed == 0
+    assert max(seen.links) < 50
+    assert max(seen.messages) <= 150 * 2 * 16
 
 
 def test_who_draws_keeps_as_many_links_as_it_is_to_draw_whoever_vanishes() -> None:

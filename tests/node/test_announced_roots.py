@@ -7,9 +7,17 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 import trio
+from msgspec import structs
 from trio.testing import MockClock
 
 import iris
+import iris.node.open as opening
+from iris.cluster.mesh import Peer
+from iris.cluster.swim import NodeRecord
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
+from iris.patterns.pubsub.announcements import Announcements
+from iris.security.identity import NodeIdentity
 from iris.testing import Network, inspect, open_network
 
 NODES = 24
@@ -48,21 +56,21 @@ async def hear(subscription: iris.Subscription, count: int) -> list[object]:
 
 
 async def test_who_publishes_on_its_own_root_is_linked_to_few(autojump_clock: MockClock) -> None:
-    async with open_network() as network, open_realm(network, 32) as nodes:
+    async with open_network() as network, open_realm(network) as nodes:
         async with nodes[5].subscribe("root7.>") as one, nodes[5].subscribe("root9.>") as other:
             for number, node in enumerate(nodes):
                 for event in range(3):
                     await node.publish(f"root{number}.a", event)
             assert await hear(one, 3) == await hear(other, 3) == [0, 1, 2]
-            assert sorted(map(links_of, nodes))[-4] < 28
-            for number in range(100):
+            assert sorted(map(links_of, nodes))[-4] < NODES - 2
+            for number in range(70):
                 await nodes[7].publish(f"many{number}.a", number)
             await nodes[7].publish("root7.b", "last")
             assert await hear(one, 1) == ["last"]
-            assert links_of(nodes[7]) < 28
-        async with nodes[20].subscribe("many99.*") as one:  # of the root for all
-            await nodes[7].publish("many99.b", 99)
-            assert await hear(one, 1) == [99]
+            assert links_of(nodes[7]) < NODES - 1
+        async with nodes[20].subscribe("many69.*") as one:  # of the root for all
+            await nodes[7].publish("many69.b", 69)
+            assert await hear(one, 1) == [69]
 
 
 @pytest.mark.parametrize("first", ["subscriber", "publisher"])
@@ -161,3 +169,71 @@ async def test_events_go_through_others_that_are_linked_for_that(autojump_clock:
         assert nodes[22]._pubsub.publishing.trees.size == 20
         for subscription in subscriptions:
             assert await hear(subscription, 40) == list(range(40))
+
+
+async def test_what_is_made_up_about_others_costs_links_and_hides_nobody(autojump_clock: MockClock) -> None:
+    async with open_network() as network, open_realm(network) as nodes:
+        liar, victim, subscriber = nodes[3], nodes[20], nodes[5]
+        for peer in liar._parts.mesh.peers.values():
+            for number in range(1000):
+                stranger = bytes((1,)) + number.to_bytes(15)
+                peer.link.post(kinds.Announce(stranger, 0, 0, ("news",)), 64)
+            for root in "made-up", ">":
+                peer.link.post(kinds.Announce(bytes.fromhex(victim.id), 0, 0, (root,)), 64)
+            peer.link.post(kinds.AnnounceReached(bytes.fromhex(victim.id), 1, bytes.fromhex(subscriber.id), b""), 64)
+        await trio.sleep(1.0)
+        began = trio.current_time()
+        async with subscriber.subscribe("news.>") as news:
+            assert trio.current_time() <= began + 1.0
+            assert victim.id in inspect(subscriber).peers
+            await victim.publish("news.a", 1)
+            assert await hear(news, 1) == [1]
+        for node in nodes:
+            announcements = node._pubsub._announcements
+            assert len(announcements.publishers()) <= 256 * links_of(node) + NODES
+
+
+async def test_nodes_of_a_version_without_announcements_are_linked_and_sent_none(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old: set[NodeId] = set()
+    is_old = [False]
+    make, hears = opening._record, Announcements._hears
+
+    def record(identity: NodeIdentity, site: str, addresses: tuple[str, ...]) -> NodeRecord:
+        made = make(identity, site, addresses)
+        if is_old[0]:
+            old.add(made.node)
+        return structs.replace(made, interest_version=0) if is_old[0] else made
+
+    monkeypatch.setattr(opening, "_record", record)
+    monkeypatch.setattr(Announcements, "_hears", lambda self, peer: self._mesh.node not in old and hears(self, peer))
+
+    def receive(self: Announcements, peer: Peer, message: kinds.Announced) -> None:
+        told.append(self._mesh.node)
+        receive_announced(self, peer, message)
+
+    told: list[NodeId] = []
+    receive_announced = Announcements._receive_announced
+    monkeypatch.setattr(Announcements, "_receive_announced", receive)
+    async with open_network() as network, open_realm(network, 20) as nodes, AsyncExitStack() as stack:
+        is_old[0] = True
+        of_old = [await stack.enter_async_context(network.open_node("nodes", seeds=["host-2"])) for _ in range(2)]
+        is_old[0] = False
+        for node in (*nodes, *of_old):
+            await wait_members(node, 22)
+        publisher, subscriber = of_old
+        for node in of_old:
+            node._parts.membership.link_everybody()  # as it does before it publishes or subscribes
+        heard = await stack.enter_async_context(nodes[6].subscribe("news.>"))
+        await publisher.publish("news.a", 1)
+        assert await hear(heard, 1) == [1]
+        heard = await stack.enter_async_context(subscriber.subscribe("orders.>"))
+        await nodes[13].publish("orders.a", 2)
+        assert await hear(heard, 1) == [2]
+        newcomer = await stack.enter_async_context(network.open_node("nodes", seeds=["host-5"]))
+        heard = await stack.enter_async_context(newcomer.subscribe("news.>"))
+        await publisher.publish("news.a", 3)
+        assert await hear(heard, 1) == [3]
+        assert old.isdisjoint(told)  # 0.9 would log that there is another version
+        assert len(set(told)) == 21

@@ -61,6 +61,7 @@ class OtherDoors:
         """Take what other doors say, until cancelled."""
         try:
             async with self._node.subscribe(TOPIC, allow=(self._node.name,)) as events, asyncio.TaskGroup() as tasks:
+                await self._node.publish(TOPIC, {})  # so that all other doors are linked, and known, from now on
                 async for event in events:
                     if isinstance(event.payload, dict) and CLIENT_HEADER not in event.headers:
                         self._receive(event, tasks)

@@ -184,7 +184,7 @@ class Announcements:
 
     def _placed(self, node: NodeId) -> None:
         self._strangers.pop(node, None)
-        if len(self._table) > 2 * len(self._members.others()) + _STRANGERS:
+        if len(self._table) > _STRANGERS and len(self._table) > 2 * len(self._members.others()):
             self._forget_gone()
         peer = self._mesh.peers.get(node)
         if peer is not None and node not in self._compared:

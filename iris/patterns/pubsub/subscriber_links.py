@@ -23,7 +23,7 @@ from iris.patterns.pubsub.interest import InterestTable, is_topic
 from iris.patterns.pubsub.remote import RemoteSubscribers
 from iris.patterns.pubsub.roots import EVERY, MAX_ROOTS, root_of
 
-_TOPICS: Final = 65_536
+_TOPICS: Final = 4096
 """Topics of which it is remembered that their subscribers are linked."""
 
 _ECHO: Final = 1.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from types import SimpleNamespace
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType, SimpleNamespace
 from typing import cast
 
 import pytest
@@ -30,25 +30,25 @@ class Members:
     def others(self) -> Sequence[NodeId]:
         return [node(2)]
 
-    def request_link(self, _: NodeId) -> bool:
+    def request_link(self, node: NodeId) -> bool:
         if self.at is None:
             self.at = trio.current_time() + self.seconds
         return True
 
-    def is_settled(self, _: NodeId) -> bool:
+    def is_settled(self, node: NodeId) -> bool:
         assert self.at is not None
         return trio.current_time() >= self.at
 
-    def is_suspected(self, _: NodeId) -> bool:
+    def is_suspected(self, node: NodeId) -> bool:
         return False
 
-    def knows(self, _: NodeId) -> bool:
+    def knows(self, node: NodeId) -> bool:
         return True
 
-    def is_known(self, _: NodeId) -> bool:
+    def is_known(self, node: NodeId) -> bool:
         return True
 
-    def announces(self, _: NodeId) -> bool:
+    def announces(self, node: NodeId) -> bool:
         return True
 
     def keep(self, node: NodeId) -> None:
@@ -65,23 +65,32 @@ class Members:
         await trio.sleep(self.at - trio.current_time())
 
 
-def links_of(members: Members) -> SubscriberLinks:
-    rights = SimpleNamespace(may_publish=lambda topic: topic != "secret")
-    identity = SimpleNamespace(certificate=SimpleNamespace(rights=rights))
+class Parts:
+    """What is around the links: a certificate that does not permit one topic, and nodes that say nothing."""
 
-    async def barrier(*_: object) -> None:
+    peers: Mapping[NodeId, object] = MappingProxyType({})
+    config = Config()
+
+    def __init__(self) -> None:
+        self.identity = SimpleNamespace(certificate=SimpleNamespace(rights=self))
+
+    def may_publish(self, topic: str) -> bool:
+        return topic != "secret"
+
+    def announce(self, root: str) -> None:
+        """All are linked."""
+
+    def is_whole(self, node: NodeId) -> bool:
+        return False
+
+    async def barrier(self, node: NodeId, said: object) -> None:
         await trio.lowlevel.checkpoint()
 
-    mesh = SimpleNamespace(peers={}, config=Config(), identity=identity, barrier=barrier)
-    interest = SimpleNamespace(is_whole=lambda _: False)
-    announcements = SimpleNamespace(announce=lambda _: None)
-    return SubscriberLinks(
-        cast("Mesh", mesh),
-        members,
-        cast("InterestTable", interest),
-        cast("Announcements", announcements),
-        None,
-    )
+
+def links_of(members: Members) -> SubscriberLinks:
+    parts = Parts()
+    interest, announcements = cast("InterestTable", parts), cast("Announcements", parts)
+    return SubscriberLinks(cast("Mesh", parts), members, interest, announcements, None)
 
 
 @pytest.mark.parametrize(("seconds", "waited"), [(3.0, 3.0), (100.0, 5.0)])
