@@ -6,6 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 
 import anyio
 import pytest
@@ -13,6 +14,7 @@ import trio
 import uvloop
 
 import iris
+import iris.aio
 from iris.aio.testing import autojump_clock, open_network
 
 
@@ -215,3 +217,27 @@ def test_a_node_that_outlives_the_block_goes_on_in_real_time() -> None:
 
     asyncio.run(main())
     assert not trio.lowlevel.in_trio_run()
+
+
+def test_first_events_are_heard_where_not_all_are_linked() -> None:
+    """A publisher announces what it publishes on, also where several tasks do so at once."""
+
+    async def main() -> None:
+        async with autojump_clock(), open_network() as network, AsyncExitStack() as stack:
+            nodes: list[iris.aio.Node] = []
+            for _ in range(20):
+                seeds = ["host-1"] if nodes else []
+                nodes.append(await stack.enter_async_context(network.open_node("nodes", seeds=seeds)))
+            while any(len(node.nodes()) != 19 for node in nodes):
+                await asyncio.sleep(0.1)
+            heard = [await stack.enter_async_context(nodes[place].subscribe("news.>")) for place in (3, 12)]
+            await asyncio.gather(*(nodes[17].publish("news.a", number) for number in range(5)))
+            await nodes[5].publish("news.b", b"another")
+            for events in heard:
+                async with asyncio.timeout(10.0):
+                    got = [(event.topic, event.payload) for event in [await anext(events) for _ in range(6)]]
+                assert {payload for topic, payload in got if topic == "news.a"} == {*range(5)}
+                assert ("news.b", b"another") in got
+            assert max(len(nodes[place].statistics().links) for place in (5, 17)) < 19
+
+    asyncio.run(main())

@@ -113,10 +113,11 @@ class SubscriberLinks:
     def pending(self, topic: str) -> bool:
         """Return whether subscribers may have to be linked before an event; costs a look-up."""
         try:
-            ready = topic in self._topics or self._is_ready(topic)
-        except TypeError:  # a list, say: ``reach`` and ``publish`` refuse it
-            return True
-        return not ready or (self._remote is not None and self._remote.pending(topic))
+            if topic in self._topics or self._is_ready(topic):
+                return self._remote is not None and self._remote.pending(topic)
+        except TypeError:  # a list, say: ``publish`` refuses it
+            pass
+        return True
 
     def _is_ready(self, topic: str) -> bool:
         """Return whether the root of a topic is announced, and those who may hear are linked."""
