@@ -188,6 +188,14 @@ async def test_what_is_made_up_about_others_costs_links_and_hides_nobody(autojum
             assert victim.id in inspect(subscriber).peers
             await victim.publish("news.a", 1)
             assert await hear(news, 1) == [1]
+        # Also one who comes now, and is announced where there is room for nobody else who is not known.
+        async with network.open_node("nodes", seeds=["host-4"]) as newcomer:
+            await newcomer.publish("news.b", 1)
+            await trio.sleep(2.0)
+            async with nodes[15].subscribe("news.>") as news:
+                await newcomer.publish("news.b", 2)
+                assert await hear(news, 1) == [2]
+                assert newcomer.id in nodes[11]._pubsub._announcements.publishers()
         for node in nodes:
             announcements = node._pubsub._announcements
             assert len(announcements.publishers()) <= 256 * links_of(node) + NODES

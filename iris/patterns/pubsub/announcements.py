@@ -39,6 +39,9 @@ _RATE: Final = 256.0
 _STRANGERS: Final = 256
 """Publishers that no record is known of, of those that one neighbour told of first: they may be newcomers."""
 
+_REFUSED: Final = 4096
+"""Publishers beyond these of which it is noted that they were not."""
+
 _UNKNOWN: Final = 60.0
 """Seconds after which one of whom no record has come is none."""
 
@@ -101,6 +104,11 @@ class Announcements:
         """Peers that have sent theirs, and so know of announcements whatever their records say."""
         self._strangers: dict[NodeId, tuple[NodeId, float]] = {}
         """Publishers without a record: the peer that told of them, and when."""
+        self._refused: dict[NodeId, NodeId] = {}
+        """Publishers without a record that there was no room for, and the peer that told of them."""
+        self._again: set[NodeId] = set()
+        """Peers to compare with again, for a record of one of those has come."""
+        self._begun = False
         self._limits: dict[NodeId, TokenBucket] = {}
         self._followed: set[NodeId] = set()
         self._answered = trio.lowlevel.ParkingLot()
@@ -172,6 +180,8 @@ class Announcements:
             del self._strangers[node]
             self._forget(node)
         if sum(via == sender for via, _ in self._strangers.values()) >= _STRANGERS:
+            if len(self._refused) < _REFUSED:
+                self._refused[publisher] = sender
             return False
         self._strangers[publisher] = sender, now
         return True
@@ -184,6 +194,9 @@ class Announcements:
 
     def _placed(self, node: NodeId) -> None:
         self._strangers.pop(node, None)
+        if (via := self._refused.pop(node, None)) is not None:
+            self._again.add(via)
+            self._news.wake()
         if len(self._table) > _STRANGERS and len(self._table) > 2 * len(self._members.others()):
             self._forget_gone()
         peer = self._mesh.peers.get(node)
@@ -198,9 +211,16 @@ class Announcements:
 
     # -- between nodes --------------------------------------------------------------------------------------
 
+    def begin(self) -> None:
+        """Compare with all peers, now that it is known who is here, and from now on with each that is linked."""
+        self._begun = True
+        for peer in self._mesh.peers.values():
+            if peer.node not in self._compared:
+                self.compare(peer)
+
     def compare(self, peer: Peer) -> None:
         """Send a peer the hash of what is known here, so that it sends what it knows if that is something else."""
-        if self._hears(peer):
+        if self._begun and self._hears(peer):
             self._compared.add(peer.node)
             self._post(peer.node, kinds.Announced(self._digest()), 8)
 
@@ -318,7 +338,10 @@ class Announcements:
         """Wait no longer for those whose time is over; run it in exactly one task."""
         while True:
             await self._news.wait()
-            while len(self._echo):
+            while len(self._echo) or self._again:
                 await trio.sleep(_TICK)
                 self._perform(self._echo.expire(trio.current_time()))
                 self._answered.unpark_all()
+                again, self._again = self._again, set()
+                for peer in filter(None, map(self._mesh.peers.get, again)):
+                    self.compare(peer)

@@ -405,6 +405,7 @@ class PubSub(PeerObserver):
         What a peer that confirms it knew of publishers has come before.
         """
         until = trio.current_time() + self._config.subscribe_timeout
+        self._announcements.begin()
         while True:
             await self.subscriber_links.link_publishers(until - trio.current_time())
             await self._wait_known(self._own.version)
@@ -429,8 +430,9 @@ class PubSub(PeerObserver):
     async def wait_interest_exchanged(self) -> None:
         """Wait until every present peer has sent its interest and has confirmed this node's.
 
-        Peers that do not answer are passed over after ``Config.subscribe_timeout``.
+        From then on publishers are announced to this node.  Peers that do not answer are passed over after ``Config.subscribe_timeout``.
         """
+        self._announcements.begin()
         with trio.move_on_after(self._config.subscribe_timeout):
             async with trio.open_nursery() as nursery:
                 for peer in self._everybody()[1:]:
