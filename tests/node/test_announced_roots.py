@@ -215,7 +215,11 @@ async def test_nodes_of_a_version_without_announcements_are_linked_and_sent_none
         return structs.replace(made, interest_version=0) if is_old[0] else made
 
     monkeypatch.setattr(opening, "_record", record)
-    monkeypatch.setattr(Announcements, "_hears", lambda self, peer: self._mesh.node not in old and hears(self, peer))
+
+    def speaks(self: Announcements, peer: Peer) -> bool:
+        return self._mesh.node not in old and hears(self, peer)
+
+    monkeypatch.setattr(Announcements, "_hears", speaks)
 
     def receive(self: Announcements, peer: Peer, message: kinds.Announced) -> None:
         told.append(self._mesh.node)
