@@ -10,12 +10,14 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Generator
 from pathlib import Path
 from typing import final
 
 import pytest
 
-from tests.support.deployments import DEPLOY, ROOT, missing
+from tests.support.deployments import DEPLOY, IRIS, ROOT, end, missing, open_place
+from tests.support.ports import free_port
 
 FILE = DEPLOY / "container" / "Containerfile"
 ENTRY = DEPLOY / "container" / "entrypoint.sh"
@@ -72,7 +74,14 @@ class Builder:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.image = "localhost/iris"
-        self._storage = ["--storage-driver=vfs", f"--root={directory}/storage", f"--runroot={directory}/run"]
+        self._storage = ["--storage-driver=overlay", f"--root={directory}/storage", f"--runroot={directory}/run"]
+        self._podman = [
+            "podman",
+            *self._storage,
+            "--cgroup-manager=cgroupfs",
+            "--events-backend=file",
+            "--runtime=runc",
+        ]
 
     def build(self) -> None:
         """Build on a base of Debian's packages, where a registry's would be; Python's come from this machine."""
@@ -95,25 +104,33 @@ class Builder:
         """Return what it prints."""
         return run(["buildah", *self._storage, *arguments])
 
+    def forget(self) -> None:
+        """Remove the containers and images that are left."""
+        run([*self._podman, "rm", "--all", "--force", "--time=0"])
+        self.buildah("rm", "--all")
+        self.buildah("rmi", "--all", "--force")
+
     def container(self, *options: str) -> list[str]:
         """Return the command that runs a container which may write nowhere but in memory, and has no rights."""
         _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
         _, processes = resource.getrlimit(resource.RLIMIT_NPROC)
         limits = [f"--ulimit=nofile={files}:{files}", f"--ulimit=nproc={min(processes, 1024)}"]
         confined = ["--read-only", "--cap-drop=all", "--security-opt=no-new-privileges", "--tmpfs=/var/lib/iris"]
-        podman = ["podman", *self._storage, "--cgroup-manager=cgroupfs", "--events-backend=file", "--runtime=runc"]
-        return [*podman, "run", "--rm", "--network=host", *limits, *confined, *options, self.image]
+        return [*self._podman, "run", "--rm", "--network=host", *limits, *confined, *options, self.image]
 
 
 @pytest.fixture(scope="module")
-def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
+def builder(tmp_path_factory: pytest.TempPathFactory) -> Generator[Builder]:
     if _NO_BUILDER:
         pytest.skip(_NO_BUILDER)
     if not _OWN_USERS:
         pytest.skip("needs users of its own for containers, in /etc/subuid and /etc/subgid, or root")
     builder = Builder(tmp_path_factory.mktemp("image"))
-    builder.build()
-    return builder
+    try:
+        builder.build()
+        yield builder
+    finally:
+        builder.forget()
 
 
 @pytest.mark.long
@@ -125,6 +142,59 @@ def test_doctor_finds_nothing_wrong_in_a_container_that_is_read_only(builder: Bu
     assert {"home-ok", "runtime-ok", "node-ok"} <= {finding["code"] for finding in findings}
     inside = "test $(id -u) = 10001 && ! touch /x /opt/iris/x /srv/iris/x 2>&1 && grep CapEff /proc/self/status"
     assert run([*builder.container(), "sh", "-c", inside]).splitlines()[-1] == "CapEff:\t0000000000000000"
+
+
+@pytest.mark.long
+@_BUILDS
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ((), "/tmp/iris"),  # Podman's --read-only covers /run, and leaves /tmp open
+        (("--tmpfs=/run/iris",), "/tmp/iris"),
+        (("--read-only-tmpfs=false", "--tmpfs=/run/iris"), "/run/iris"),  # as Docker's --read-only does it
+    ],
+)
+def test_sockets_are_in_a_private_directory_where_the_container_may_write(
+    builder: Builder, options: tuple[str, ...], place: str
+) -> None:
+    where = ["sh", "-c", "echo $XDG_RUNTIME_DIR $(stat -c %a,%u $XDG_RUNTIME_DIR)"]
+    assert run([*builder.container(*options), *where]) == f"{place}/user 700,10001"
+
+
+@pytest.mark.long
+@_BUILDS
+def test_a_container_that_may_write_nowhere_says_what_to_mount(builder: Builder) -> None:
+    command = [*builder.container("--read-only-tmpfs=false"), "true"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "mount a tmpfs or a volume at /run/iris" in done.stderr
+
+
+@pytest.mark.long
+@_BUILDS
+def test_a_member_in_a_container_is_asked_from_outside_and_asks_members_there(builder: Builder) -> None:
+    """Orders, in the container, ask for prices and have each order stored by the bridge; both are outside."""
+    with open_place() as place:
+        ports = {name: free_port() for name in ("prices", "bridge", "orders")}
+        seeds = {"IRIS_SEEDS": f"tcp://127.0.0.1:{ports['prices']}"}
+        rights = {"prices": (), "bridge": ("--subscribe", ">"), "orders": ("--publish", "orders.>")}
+        credentials = {name: place.credential(name, *options) for name, options in rights.items()}
+        log = place.terminal.directory / "log"
+        for name, verb in (
+            ("prices", ["run", "shop:prices"]),
+            ("bridge", ["bridge", "--topic", "orders.>", "--data", str(log)]),
+        ):
+            listening = ["--listen", f"tcp://127.0.0.1:{ports[name]}"]
+            place.start([IRIS, *verb, *listening], {**seeds, "IRIS_CREDENTIAL": str(credentials[name])})
+        credentials["orders"].chmod(0o444)
+        mounted = f"--volume={credentials['orders']}:/run/secrets/orders:ro"
+        options = [mounted, "--env=IRIS_CREDENTIAL=/run/secrets/orders", f"--env=IRIS_SEEDS={seeds['IRIS_SEEDS']}"]
+        served = ["iris", "run", "orders:orders", "--listen", f"tcp://127.0.0.1:{ports['orders']}"]
+        inside = place.start([*builder.container(*options), *served], {})
+        asked = ("--credential", str(place.credential("askers")), "--seeds", seeds["IRIS_SEEDS"])
+        done = place.terminal.run("request", "orders", "tea", "--wait", "20", "--timeout", "20", *asked)
+        assert (done.returncode, done.stdout) == (0, b"295\n"), done.stderr
+        assert end(inside, 60) == 0
 
 
 def run(command: list[object] | list[str]) -> str:

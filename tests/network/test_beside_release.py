@@ -12,8 +12,9 @@ import signal
 import subprocess
 import sys
 import tarfile
+import time
 import tomllib
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from io import BytesIO
@@ -33,6 +34,12 @@ from tests.support.processes import Child, open_realm
 ROOT = Path(__file__).resolve().parents[2]
 RELEASE = "0.9.0"
 """The oldest release that this tree has to get along with: docs/reference/stability.md says for how long."""
+
+EVENTS = 60
+"""Events that Spark copies each time."""
+
+BATCH = 10
+"""Those of a batch: few, so that a driver can be killed between the first and the last."""
 
 pytestmark = pytest.mark.xdist_group("release")
 
@@ -151,13 +158,14 @@ def environment(iris: Path) -> dict[str, str]:
     return {"PYTHONPATH": paths, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
 
 
-def command(iris: Path, *arguments: str) -> None:
-    """Run a module with that package."""
+def command(iris: Path, *arguments: str, variables: Mapping[str, str] | None = None) -> str:
+    """Run a module with that package, and return what it prints."""
     done = subprocess.run(
         [sys.executable, "-m", *arguments],
-        env={**os.environ, **environment(iris)}, check=False, capture_output=True, text=True,
+        env={**(variables or os.environ), **environment(iris)}, check=False, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 class Member:
@@ -167,13 +175,18 @@ class Member:
         self._command, self._ready, self._log, self._variables = command, ready, log, variables
         self._child: Child | None = None
 
-    def start(self, iris: Path) -> None:
+    def launch(self, iris: Path) -> None:
         """Start it; what runs leaves first."""
         self.leave()
         self._child = Child(
             self._command, ready=self._ready, log=self._log, environment={**environment(iris), **self._variables}
         )
-        self._child.start()
+        self._child.launch()
+
+    def wait_ready(self) -> None:
+        """Wait until it is ready."""
+        assert self._child is not None
+        self._child.wait_ready()
 
     def leave(self) -> None:
         """Ask it to leave, and wait until it has."""
@@ -187,11 +200,15 @@ class Member:
             self._child.end()
 
 
-@pytest.mark.timeout(1800)  # ten starts of processes, one after the other: a minute on a quiet machine
-def test_a_realm_is_rolled_member_by_member_under_load_and_back_and_nothing_fails(release: Path) -> None:
+@pytest.mark.parametrize(
+    ("ledgers", "rounds"), [(2, 1), pytest.param(3, 4, marks=[pytest.mark.long, pytest.mark.timeout(1800)])]
+)
+def test_a_realm_is_rolled_member_by_member_under_load_and_back_and_nothing_fails(
+    release: Path, ledgers: int, rounds: int
+) -> None:
     """Its credentials are of the release; both versions ask, publish, put jobs and do them all the while."""
     with open_realm() as directory, ExitStack() as stack:
-        realm, ports = directory / "realm.key", [free_port() for _ in range(4)]
+        realm, ports = directory / "realm.key", [free_port() for _ in range(ledgers + 1)]
         command(release, "iris", "keys", "realm", str(realm))
         variables = {"IRIS_SEEDS": " ".join(f"tcp://127.0.0.1:{port}" for port in ports)}
         rights: dict[str, list[str]] = {"ledger": [], "bridge": ["--subscribe", ">"], "load": ["--publish", ">"]}
@@ -203,7 +220,7 @@ def test_a_realm_is_rolled_member_by_member_under_load_and_back_and_nothing_fail
 
         served = ["run", "tests.support.programs.restarted:ledger", "--drain-timeout", "20"]
         stored = ["bridge", "--topic", "orders.>", "--topic", "jobs", "--data", str(directory / "log")]
-        kinds = [("ledger", served, " serves ledger at ")] * 3 + [("bridge", stored, " serves bridge")]
+        kinds = [("ledger", served, " serves ledger at ")] * ledgers + [("bridge", stored, " serves bridge")]
         members = [
             Member(
                 [sys.executable, "-m", "iris", *arguments, "--listen", f"tcp://127.0.0.1:{port}"],
@@ -213,7 +230,9 @@ def test_a_realm_is_rolled_member_by_member_under_load_and_back_and_nothing_fail
         ]  # fmt: skip
         for member in members:
             stack.callback(member.end)
-            member.start(release)
+            member.launch(release)
+        for member in members:
+            member.wait_ready()
         loads = []
         for name, iris in (("tree", ROOT), ("release", release)):
             program = ["tests.support.programs.rolled", name, str(directory / "done"), str(directory / f"{name}.json")]
@@ -222,16 +241,102 @@ def test_a_realm_is_rolled_member_by_member_under_load_and_back_and_nothing_fail
                 ready=f"with {iris / 'iris'}", log=directory / f"{name}.txt", variables=of("load"),
             )  # fmt: skip
             stack.callback(load.end)
-            load.start(iris)
+            load.launch(iris)
             loads.append(load)
-        for iris in (ROOT, release):
+        for load in loads:
+            load.wait_ready()
+        for iris in (ROOT, release) * rounds:
             for member in members:
-                member.start(iris)
+                member.launch(iris)
+                member.wait_ready()
         for load in loads:
             load.leave()
         outcomes = {name: json.loads((directory / f"{name}.json").read_text()) for name in ("tree", "release")}
-        print(json.dumps(outcomes))  # noqa: T201 -- the figures of docs/reference/stability.md
+        done = (directory / "done").read_text().splitlines()
+        # The figures of docs/reference/stability.md.
+        print(json.dumps({**outcomes, "jobs done again": len(done) - len(set(done))}))  # noqa: T201
         for name, outcome in outcomes.items():
             assert (outcome["failed"], outcome["left"]) == ({}, 0), name
             assert outcome["done"]["request"] > 100
             assert min(outcome["done"][kind] for kind in ("event", "job")) > 20
+
+
+class Copies:
+    """Copies of a topic by Spark, whose driver has now the one package and now the other."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+        self._program = ["tests.support.programs.copied_by_spark", str(terminal.directory), str(BATCH)]
+        self._checkpoints = [terminal.directory / f"{name}.checkpoint" for name in ("files", "out")]
+
+    def finish(self, iris: Path) -> list[dict[str, str]]:
+        """Copy what is not copied; return the rows of the files."""
+        printed = command(iris, *self._program, variables=self._terminal.environment)
+        rows: list[dict[str, str]] = json.loads(printed.splitlines()[-1])
+        return rows
+
+    def kill_between(self, iris: Path) -> None:
+        """Start to copy, and kill the driver and its Java when each query has done two batches and has more to do."""
+        driver = Child(
+            [sys.executable, "-m", *self._program], ready="", log=self._terminal.directory / "driver.txt",
+            environment={**self._terminal.environment, **environment(iris)},
+        )  # fmt: skip
+        driver.launch()
+        deadline = time.monotonic() + 300
+        while any(len(batches(checkpoint)) < 2 for checkpoint in self._checkpoints):
+            assert driver.alive, driver.said()
+            assert time.monotonic() < deadline, driver.said()
+            time.sleep(0.02)
+        driver.end()
+        for checkpoint in self._checkpoints:
+            assert len(batches(checkpoint)) < EVENTS // BATCH
+
+    def forget_last_batch(self) -> None:
+        """Leave what a driver leaves that dies between a sink's commit and its own note of it."""
+        for checkpoint in self._checkpoints:
+            last = batches(checkpoint)[-1]
+            last.unlink()
+            last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+
+
+def batches(checkpoint: Path) -> list[Path]:
+    """Return Spark's notes of the batches that are done, in their order."""
+    return sorted((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)  # Spark starts four times, one after the other: two minutes of a quiet machine
+def test_spark_goes_on_with_the_checkpoints_of_the_other_and_copies_each_event_once(
+    terminals: dict[str, Terminal], release: Path
+) -> None:
+    """The first driver is killed; the others leave their last batch to be repeated by the other version."""
+    copies, events = Copies(terminals["tree"]), list[str]()
+
+    def publish(version: str) -> None:
+        more = [str(number) for number in range(len(events), len(events) + EVENTS)]
+        lines = "\n".join(more).encode()
+        done = terminals[version].run("pub", "in", "--lines", "--confirm", "--timeout", "60", given=lines)
+        assert done.returncode == 0, done.stderr
+        events.extend(more)
+
+    def finish(version: str, iris: Path) -> None:
+        rows = copies.finish(iris)
+        assert sorted((row["value"] for row in rows), key=int) == events
+        assert str(iris / "iris") in {row["package"] for row in rows}
+        done = terminals[version].run("log", "read", "out")
+        assert done.returncode == 0, done.stderr
+        assert sorted((json.loads(line)["value"] for line in done.stdout.splitlines()), key=int) == events
+        copies.forget_last_batch()
+
+    bridge = ("bridge", "--topic", ">", "--data", "log")
+    with terminals["release"].started(*bridge, announces="serves bridge") as process:
+        publish("release")
+        copies.kill_between(release)
+        publish("tree")
+        finish("tree", ROOT)
+        assert interrupt(process) == 0
+    with terminals["tree"].started(*bridge, announces="serves bridge"):
+        publish("release")
+        finish("release", release)
+        publish("tree")
+        finish("tree", ROOT)

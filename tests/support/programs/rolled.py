@@ -19,8 +19,8 @@ import trio
 import iris
 
 WIDTH = 8
-PATIENCE = 60.0
-"""Seconds that an operation may take, and at the end all jobs: a bridge that is restarted is away meanwhile."""
+PATIENCE = 120.0
+"""Seconds that an operation may take, and at the end all jobs: as many as a bridge that is restarted may be away."""
 
 _PAUSE = 0.05
 _CALLERS = 4
@@ -78,7 +78,7 @@ class _Load:
 async def _run(name: str, done: Path) -> dict[str, object]:
     """Return what became of all."""
     async with iris.open_node("load") as node, node.bridge().queue("jobs", attempts=100) as jobs:
-        await node.wait_for("ledger", 3, timeout=PATIENCE)
+        await node.wait_for("ledger", 2, timeout=PATIENCE)
         await node.wait_for("bridge", timeout=PATIENCE)
         load = _Load(node, jobs, name, done)
         with trio.open_signal_receiver(signal.SIGTERM) as signals:
