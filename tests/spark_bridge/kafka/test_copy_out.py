@@ -194,8 +194,12 @@ class Stalling:
         """The first mark, the first event, the second event."""
         self._make: Any = KafkaLog.producer
         self._wait = wait
+
+        def made(*args: Any, **options: Any) -> Any:
+            return self.producer(*args, **options)
+
         monkeypatch.setattr(transactions, "_TRANSACTION", 1.0)
-        monkeypatch.setattr(KafkaLog, "producer", lambda *args, **options: self.producer(*args, **options))
+        monkeypatch.setattr(KafkaLog, "producer", made)
 
     def producer(self, *args: Any, **options: Any) -> Any:
         producer, stalling = self._make(*args, **options), self
