@@ -18,7 +18,7 @@ from iris.bench.client import ALONE, NETWORK, among, measure
 from iris.bench.service import CLUSTER, serve_bench
 from iris.bench.swarm import open_swarm
 from iris.cli.connection import NodeOptions, connected, run_until_done
-from iris.cli.terminal import Finite, note, write_object
+from iris.cli.terminal import Finite, Whole, note, write_object
 from iris.kernel.names import check_address, check_name
 
 _LOOK: Final = 5.0
@@ -45,10 +45,10 @@ _NAMES: Final = [case.name for case in ALONE]
 @click.option(
     "--seconds", type=Finite(0.05, 600), default=1.0, show_default=True, help="Length of one round of a case."
 )
-@click.option("--rounds", type=click.IntRange(1, 1000), default=3, show_default=True, help="Rounds; the median counts.")
+@click.option("--rounds", type=Whole(1, 1000), default=3, show_default=True, help="Rounds; the median counts.")
 @click.option(
     "--pace",
-    type=click.IntRange(1, 100_000),
+    type=Whole(1, 100_000),
     default=OPEN.pace,
     show_default=True,
     help="Requests a second of the case open.",

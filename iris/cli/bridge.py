@@ -26,7 +26,7 @@ from iris.cli.bridge_log import (
     verify,
 )
 from iris.cli.connection import Interruption, NodeOptions, connected, metrics_option, run_until_interrupted
-from iris.cli.terminal import POSITIVE, Finite, note
+from iris.cli.terminal import POSITIVE, Finite, Whole, note
 from iris.kernel.config import Config
 from iris.patterns.pubsub.interest import MAX_SHARDS
 
@@ -81,14 +81,14 @@ MIB = 1024 * 1024
     "--shard",
     "shards",
     multiple=True,
-    type=click.IntRange(0),
+    type=Whole(0),
     default=(0,),
     show_default=True,
     help="Number of a shard of this member; may be repeated.",
 )
 @click.option(
     "--of",
-    type=click.IntRange(1, MAX_SHARDS),
+    type=Whole(1, MAX_SHARDS),
     metavar="N",
     help="Divide the events with other members: the bridge has shards 0 to N-1, each event belongs to one.",
 )
@@ -130,7 +130,7 @@ MIB = 1024 * 1024
 )
 @click.option(
     "--min-copies",
-    type=click.IntRange(0),
+    type=Whole(0),
     default=0,
     show_default=True,
     metavar="N",
@@ -167,7 +167,7 @@ MIB = 1024 * 1024
 )
 @click.option(
     "--min-insync",
-    type=click.IntRange(1),
+    type=Whole(1),
     metavar="N",
     help="With --kafka: refuse a topic that confirms what fewer replicas have (2).",
 )

@@ -16,7 +16,7 @@ import trio
 
 from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.starting import is_command
-from iris.cli.terminal import POSITIVE, note, open_lines, output_option, write_line, write_object
+from iris.cli.terminal import POSITIVE, Whole, note, open_lines, output_option, write_line, write_object
 from iris.kernel.loading import loading
 from iris.kernel.shapes import is_map
 
@@ -222,9 +222,7 @@ def _time(microseconds: int) -> str | None:
 @named
 @patient
 @topics
-@click.option(
-    "--last", type=click.IntRange(0), default=10, show_default=True, help="Begin so many events ago, by shard."
-)
+@click.option("--last", type=Whole(0), default=10, show_default=True, help="Begin so many events ago, by shard.")
 @click.option("--follow", is_flag=True, help="Go on with what arrives, until Ctrl-C.")
 @connected
 def tail(connection: NodeOptions, name: str, timeout: float, topics: tuple[str, ...], last: int, follow: bool) -> int:
@@ -300,8 +298,8 @@ def verify(directory: Path, tier: str | None, name: str) -> int:
 @click.command()
 @named
 @patient
-@click.option("--shard", required=True, type=click.IntRange(0), help="Its number.")
-@click.option("--before", required=True, type=click.IntRange(0), metavar="OFFSET", help="The first event to keep.")
+@click.option("--shard", required=True, type=Whole(0), help="Its number.")
+@click.option("--before", required=True, type=Whole(0), metavar="OFFSET", help="The first event to keep.")
 @connected
 def trim(connection: NodeOptions, name: str, timeout: float, shard: int, before: int) -> int:
     """Remove the events of a shard below an offset.  The node must speak for the bridge's own cluster."""
@@ -333,7 +331,7 @@ def _named(group: str | None, query: str | None) -> tuple[Literal["group", "quer
 @named
 @patient
 @_group_or_query
-@click.option("--shard", type=click.IntRange(0), help="Number of a shard whose log is gone for good.")
+@click.option("--shard", type=Whole(0), help="Number of a shard whose log is gone for good.")
 @click.option("--copy", metavar="NAME/SHARD", help="A copy of the log that has a shard, as copy/0.")
 @connected
 def drop(
@@ -403,9 +401,7 @@ def transfer(
 @click.command()
 @click.argument("followed", metavar="NAME/SHARD")
 @click.option("--copy", metavar="NAME", help="Which one; else the one that has most.")
-@click.option(
-    "--min-copies", type=click.IntRange(0), metavar="N", help="What the new primary waits for; else as before."
-)
+@click.option("--min-copies", type=Whole(0), metavar="N", help="What the new primary waits for; else as before.")
 @click.option("--force", is_flag=True, help="Also if events are lost by it, or stored twice.")
 @connected
 def promote(connection: NodeOptions, followed: str, copy: str | None, min_copies: int | None, force: bool) -> int:

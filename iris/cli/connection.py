@@ -27,6 +27,7 @@ from iris.cli.terminal import note, passphrase_of_environment
 from iris.cluster.addresses import is_loopback
 from iris.cluster.mesh import TurnedAway
 from iris.kernel.loading import loading
+from iris.kernel.numerals import read_port, read_whole
 from iris.kernel.tasks import leave_unprotected
 from iris.security.files import CredentialWatch
 
@@ -228,9 +229,10 @@ def _read_order(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -
     order: dict[str, int] = {}
     for text in given:
         name, _sign, priority = text.partition("=")
-        if not (priority.isascii() and priority.isdigit()) or name in order:
+        number = read_whole(priority)
+        if number is None or name in order:
             raise click.BadParameter(f"{text!r}: use one NAME, or NAME=N for each of several sites, N from 1 to 16")
-        order[name] = int(priority)
+        order[name] = number
     return order
 
 
@@ -238,10 +240,11 @@ def _read_address(_: click.Context, __: click.Parameter, given: str | None) -> t
     """Read ``--metrics``."""
     if given is None:
         return None
-    host, _colon, port = given.rpartition(":")
-    if not (port.isascii() and port.isdigit() and int(port) < 65536):
+    host, _colon, text = given.rpartition(":")
+    port = read_port(text)
+    if port is None:
         raise click.BadParameter(f"{given!r}: use HOST:PORT, or PORT for this machine only; 0 takes a free port")
-    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", port
 
 
 metrics_option = click.option(
@@ -347,8 +350,9 @@ def listen_at(place: str, *, secured: bool) -> socket.socket:
     Raises:
         click.UsageError: it is no such place, is taken, or others could read along.
     """
-    host, colon, port = place.rpartition(":")
-    if not (colon and port.isascii() and port.isdigit() and int(port) < 65_536):
+    host, colon, text = place.rpartition(":")
+    port = read_port(text)
+    if not colon or port is None:
         raise click.UsageError(f"{place!r} is no place to listen at: write HOST:PORT, such as 127.0.0.1:8080")
     if not secured and not is_loopback(f"tcp://{place}"):
         raise click.UsageError(
@@ -357,7 +361,7 @@ def listen_at(place: str, *, secured: bool) -> socket.socket:
         )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host.strip("[]"), int(port)), family=family, backlog=1024)
+        return socket.create_server((host.strip("[]"), port), family=family, backlog=1024)
     except OSError as error:
         raise click.UsageError(f"cannot listen at {place}: {error.strerror or error}") from None
 

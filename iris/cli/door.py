@@ -19,7 +19,7 @@ import click
 import iris.aio
 from iris.cli.connection import NodeOptions, connected, listen_at, metrics_option, tls_of, url_of
 from iris.cli.event_loop import Interrupted, until_interrupted
-from iris.cli.terminal import note
+from iris.cli.terminal import Whole, note
 
 if TYPE_CHECKING:
     from iris.doors import clients as door_clients
@@ -48,7 +48,7 @@ FILE: Final = click.Path(path_type=Path, dir_okay=False)
 @click.option("--allow-origin", "origins", multiple=True, metavar="ORIGIN", help="Pages that may use it; repeated.")
 @click.option("--bridge", default="bridge", show_default=True, metavar="NAME", help="Whose jobs and log it lends.")
 @click.option(
-    "--max-connections", type=click.IntRange(1), default=1000, show_default=True, metavar="N",
+    "--max-connections", type=Whole(1), default=1000, show_default=True, metavar="N",
     help="Of HTTP, as many of MQTT, and of each protocol of nng.",
 )  # fmt: skip
 @metrics_option

@@ -30,6 +30,7 @@ from iris.cli.payload import (
 from iris.cli.terminal import (
     POSITIVE,
     Lines,
+    Whole,
     counting,
     input_size,
     note,
@@ -48,7 +49,7 @@ from iris.patterns.pubsub.subscribe import AnnouncedLosses
 @click.command()
 @click.argument("patterns", metavar="PATTERN...", nargs=-1, required=True)
 @click.option("--group", metavar="NAME", help="Share the events with the other subscribers of this group.")
-@click.option("--count", type=click.IntRange(1), help="End after this many events.")
+@click.option("--count", type=Whole(1), help="End after this many events.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each event.")
 @click.option("--timestamps", is_flag=True, help="Say of each event when it came: UTC, ISO 8601.")
 @connected
@@ -407,7 +408,7 @@ def set_value(connection: NodeOptions, cluster: str, key: str, payload: str, jso
 @state.command()
 @click.argument("cluster")
 @click.argument("pattern", default=">")
-@click.option("--count", type=click.IntRange(1), help="End after this many changes.")
+@click.option("--count", type=Whole(1), help="End after this many changes.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each change.")
 @wait_option
 @connected

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Final, final
 
 from iris.kernel.errors import ConfigError
+from iris.kernel.numerals import read_whole
 
 READY_FD: Final = "IRIS_READY_FD"
 
@@ -30,7 +31,7 @@ class Readiness:
 
     def __init__(self, variables: MutableMapping[str, str]) -> None:
         text = variables.pop(READY_FD, "")
-        self._descriptor: int | None = int(text) if text.isascii() and text.isdigit() else None
+        self._descriptor: int | None = read_whole(text)
         try:
             if self._descriptor is not None:
                 os.set_inheritable(self._descriptor, False)  # else a child of this process would hold it open

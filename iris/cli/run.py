@@ -21,7 +21,7 @@ from iris.cli.serving import Serving
 from iris.cli.supervision.places import options_at
 from iris.cli.supervision.verb import reload_workers, run_workers
 from iris.cli.supervision.worker import GRACE, Invocation
-from iris.cli.terminal import POSITIVE
+from iris.cli.terminal import POSITIVE, Whole
 from iris.kernel.shapes import is_group
 from iris.patterns.service import is_of_lifespan, noted_mend
 
@@ -47,7 +47,7 @@ _OTHERS: Final = (
 )
 @click.option(
     "--workers",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     metavar="N",
     help="Run N processes under a supervisor, which starts the dead again; SIGHUP replaces them one by one.",
 )

@@ -29,6 +29,7 @@ import trio
 from iris.cli.payload import TOO_DEEP, as_text
 from iris.cli.printable import printable, printable_line, write_note
 from iris.kernel.errors import ConfigError
+from iris.kernel.numerals import MAX_WHOLE, read_float, read_whole
 
 LINES = 1024
 """Lines that may wait for a slow reader before the verb waits for it, too."""
@@ -261,8 +262,20 @@ class Finite(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number that ``value`` stands for."""
         number: float = super().convert(value, param, ctx)
-        if not math.isfinite(number):
+        if not math.isfinite(read_float(value) if isinstance(value, str) else number):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
+
+
+@final
+class Whole(click.IntRange):
+    """A whole number in a range, in decimal digits."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number that ``value`` stands for."""
+        number: int = super().convert(value, param, ctx)
+        if isinstance(value, str) and read_whole(value, -MAX_WHOLE) is None:
+            self.fail(f"{value!r} is not a whole number.", param, ctx)
         return number
 
 

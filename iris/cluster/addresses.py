@@ -76,7 +76,7 @@ async def look_up_in_thread(ask: Callable[[], T], source: str = "") -> T:
     return await run_in_thread(ask, abandon_on_cancel=True, limiter=limiter)
 
 
-_HOST = re.compile(r"(?P<scheme>tcp|ws)://(?P<host>\[[^\]]*\]|[^:/]*)(?P<rest>:\d+(?:/.*)?)\Z")
+_HOST = re.compile(r"(?P<scheme>tcp|ws)://(?P<host>\[[^\]]*\]|[^:/]*)(?P<rest>:[0-9]+(?:/.*)?)\Z")
 _last_addresses: Final[list[str]] = []
 _WILDCARDS = frozenset({"", "*", "0.0.0.0", "[::]"})  # noqa: S104 -- names that are looked for, not bound
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, final
 
 from iris.kernel.errors import ConfigError
+from iris.kernel.numerals import read_port
 from iris.kernel.transport import check_url
 
 SRV: Final = "dns+srv"
@@ -65,7 +66,7 @@ def split_service(seed: str) -> ServiceUrl:
         ConfigError: it has another form.
     """
     match = _SERVICE.match(place_of(seed))
-    if match is None or ((match["port"] or "").isdigit() and not 0 < int(match["port"]) < 65536):
+    if match is None or ((match["port"] or "").isdigit() and not read_port(match["port"])):
         raise ConfigError(
             f"{seed!r} names no Service: use kubernetes://NAMESPACE/SERVICE, or kubernetes:///SERVICE for the "
             "namespace of the pod; behind it may stand :PORT, a number or a name"

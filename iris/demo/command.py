@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import click
 
 from iris.cli.connection import run_until_done
-from iris.cli.terminal import note, write_object
+from iris.cli.terminal import Whole, note, write_object
 from iris.demo.data import FLIGHTS, airline_names, check_installed
 from iris.demo.processes import ProcessFailed
 
@@ -16,7 +16,7 @@ from iris.demo.processes import ProcessFailed
 @click.command()
 @click.option(
     "--rows",
-    type=click.IntRange(1, FLIGHTS),
+    type=Whole(1, FLIGHTS),
     default=FLIGHTS,
     metavar="N",
     help=f"Only the first N flights of {FLIGHTS:,}.",

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import iris
 from iris.doors.problems import Problem
+from iris.kernel.numerals import MAX_WHOLE, read_float, read_whole
 
 LONGEST: Final = 50.0
 """Seconds that the timeout and the wait of one call may be together.  A REQ of nng that has no answer asks again after
@@ -23,7 +24,7 @@ Readers = Mapping[str, Callable[[str], object]]
 
 def number(text: str) -> float:
     """Read a number."""
-    value = float(text)
+    value = read_float(text)
     if not math.isfinite(value):
         raise ValueError(text)
     return value
@@ -31,7 +32,10 @@ def number(text: str) -> float:
 
 def whole(text: str) -> int:
     """Read a whole number."""
-    return int(text)
+    value = read_whole(text, -MAX_WHOLE)
+    if value is None:
+        raise ValueError(text)
+    return value
 
 
 def flag(text: str) -> bool:

@@ -1,12 +1,14 @@
-"""Numerals: numbers that users give, of whatever library, as Python's own.
+"""Numerals: numbers that users give, of whatever library or as texts, as Python's own.
 
 One rule everywhere: a real number of Python, ``numpy``, ``decimal`` or ``fractions`` is one; True and False are none.
+Of texts, decimal digits are: no underscores, no blanks, no digits of other scripts, as ``int`` and ``float`` take them.
 """
 
 from __future__ import annotations
 
 import math
 import operator
+import re
 from decimal import Decimal
 from numbers import Integral, Real
 from typing import Final
@@ -47,3 +49,26 @@ def as_whole(value: object) -> int | None:
         return operator.index(value)
     except TypeError:  # a span of time, which numpy counts among integers
         return None
+
+
+_WHOLE: Final = re.compile(r"-?[0-9]{1,19}")
+_REAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+MAX_WHOLE: Final = 2**63 - 1
+"""Largest whole number that is read of a text."""
+
+
+def read_whole(text: str, least: int = 0, most: int = MAX_WHOLE) -> int | None:
+    """Return the whole number that a text is; None: it is none, or out of its range."""
+    number = int(text) if _WHOLE.fullmatch(text) else None
+    return number if number is not None and least <= number <= most else None
+
+
+def read_float(text: str) -> float:
+    """Return the number that a text is: infinite beyond all floats, and NaN if it is none."""
+    return float(text) if _REAL.fullmatch(text) else math.nan
+
+
+def read_port(text: str) -> int | None:
+    """Return the port that a text is, 0 to 65535; None: it is none."""
+    return read_whole(text, 0, 65_535)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 import trio
 
 from iris.cluster.membership import Member, NodeInfo, Watch
-from iris.cluster.sites import open_with_all, open_with_one
+from iris.cluster.sites import open_with_all, open_with_one, reach_all
 from iris.kernel.errors import ConfigError, NoSuchCluster
 from iris.kernel.names import OWN, NodeId, check_address, check_name
 from iris.kernel.tasks import checkpoint_after_error, checkpointed, protected_context
@@ -244,10 +244,9 @@ class Node(OwnNode):
             within = check_wait(wait)
             if within:
                 await self._first.wait(cluster, within)
-            if self._reach.lists(cluster):
-                await self._reach.reach(cluster, self._config.handshake_timeout, everybody=True)
+            _, without_link = await reach_all(self._reach, cluster, self._config.handshake_timeout)
             try:
-                await self._broadcasts.broadcast(cluster, payload, headers=headers)
+                await self._broadcasts.broadcast(cluster, payload, headers=headers, without_link=without_link)
             except NoSuchCluster:
                 self._guard.check()  # else nobody is left because this node was closed meanwhile
                 raise
@@ -263,7 +262,7 @@ class Node(OwnNode):
             or self._reach.lists(check_address(cluster))
         ):
             return False
-        return self._broadcasts.broadcast_at_once(check_address(cluster), payload, headers)
+        return self._broadcasts.broadcast_at_once(cluster, payload, headers, self._reach.without_link(cluster))
 
     def survey(
         self,

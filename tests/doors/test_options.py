@@ -35,6 +35,8 @@ def test_no_call_lasts_longer_than_the_longest(name: str, time: str) -> None:
     [
         ([("timeout", "inf")], "expected a number, got 'inf'"), ([("wait", "nan")], "expected a number"),
         ([("timeout", "soon")], "expected a number"), ([("idempotent", "yes")], "expected true or false"),
+        ([("timeout", "1_0")], "expected a number"), ([("timeout", "\u0663")], "expected a number"),
+        ([("timeout", " 3")], "expected a number"),
         ([("timout", "1")], "'timout' is no option here, or stands twice; there are operation, timeout"),
         ([("key", "a"), ("key", "a")], "stands twice"),
     ],
@@ -45,3 +47,10 @@ def test_what_cannot_be_read_is_told(pairs: list[tuple[str, str]], told: str) ->
     assert caught.value.status == 400
     with pytest.raises(Problem, match="there are key, retain"):
         read_options([("confirm", "true")], PUSH)
+
+
+@pytest.mark.parametrize("text", ["1_0", "\u0661\u0662", "+1", " 1", "1.0", "0x1", "1" * 5000, ""])
+def test_whole_numbers_have_decimal_digits_only(text: str) -> None:
+    assert read_options([("count", "012")], SURVEY)["count"] == 12
+    with pytest.raises(Problem, match="option count: expected a whole number"):
+        read_options([("count", text)], SURVEY)

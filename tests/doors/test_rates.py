@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import mqtt5
 import pynng
@@ -119,6 +120,25 @@ def test_tunnels_are_opened_at_the_rate(tmp_path: Path, monkeypatch: pytest.Monk
                 async with connect(url, subprotocols=protocols, proxy=None) as other:
                     await other.wait_closed()
                     assert (other.close_code, (other.close_reason or "")[:8]) == (4429, "too_fast")
+
+    run_in_realm(tmp_path, monkeypatch, main)
+
+
+@pytest.mark.parametrize("what", ["take/jobs", "read?topic=orders", "lease/door/leader", "serve/orders"])
+def test_programs_open_what_they_want_at_the_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    rights: Any = {"call": (">",), "take": ("jobs",), "read": ("orders",), "lease": ("door/>",), "serve": ("orders",)}
+
+    async def main() -> None:
+        async with open_place(tmp_path, rights={**rights, "rate": 0.01}, bridge="bridge") as place:
+            assert (await place.post("/request/greeters")).status == 200
+            path, _, query = what.partition("?")
+            protocols = [Subprotocol(f"iris.{path.partition('/')[0]}.1"), Subprotocol(f"iris.token.{place.token}")]
+            url = "ws://{}:{}/".format(*place.address) + path + (f"?{query}" if query else "")
+            async with connect(url, subprotocols=protocols, proxy=None) as socket:
+                await socket.wait_closed()
+                assert (socket.close_code, (socket.close_reason or "")[:8]) == (4429, "too_fast")
+            refused = await place.fetch("GET", "/subscribe?topic=a")
+            assert (refused.status, refused.json()["code"]) == (429, "too_fast")
 
     run_in_realm(tmp_path, monkeypatch, main)
 

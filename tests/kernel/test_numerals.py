@@ -14,7 +14,7 @@ import pytest
 import iris
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
-from iris.kernel.numerals import as_float, as_whole
+from iris.kernel.numerals import MAX_WHOLE, as_float, as_whole, read_float, read_port, read_whole
 from iris.node.arguments import check_count, check_timeout, check_wait
 from iris.patterns.multicast.answers import StopRules
 from iris.patterns.pubsub.queues.terms import check_seconds, check_whole
@@ -123,3 +123,31 @@ def test_what_is_no_time_is_no_patience_with_a_bridge(value: Any) -> None:
         BridgeClient(node, "bridge", patience=value)
     seconds: Any = np.float32(2.5)
     BridgeClient(node, "bridge", patience=seconds)
+
+
+NO_DIGITS = ["", "1_0", "\u0661", "\uff11", "\u00b2", " 1", "1 ", "1\n", "0x1", "one", "nan", "inf", "--1"]
+
+
+@pytest.mark.parametrize("text", [*NO_DIGITS, "1.0", "1e3", "+1", "-1", f"{MAX_WHOLE + 1}", "9" * 5000])
+def test_of_texts_only_decimal_digits_are_whole_numbers(text: str) -> None:
+    assert read_whole(text) is None
+    assert read_port(text) is None
+
+
+@pytest.mark.parametrize("text", [*NO_DIGITS, "e3", ".", "1e", "1.2.3"])
+def test_of_texts_only_decimal_digits_are_real_numbers(text: str) -> None:
+    assert math.isnan(read_float(text))
+
+
+def test_numbers_are_read_in_their_ranges() -> None:
+    assert [read_whole(text) for text in ("0", "007", f"{MAX_WHOLE}")] == [0, 7, MAX_WHOLE]
+    assert [read_whole(text, -9, 9) for text in ("-9", "9", "-10", "10")] == [-9, 9, None, None]
+    assert [read_port(text) for text in ("0", "65535", "65536")] == [0, 65535, None]
+    assert [read_float(text) for text in ("7", "-.5", "2.", "+1e3", "1E-3", "1e999")] == [
+        7,
+        -0.5,
+        2,
+        1e3,
+        1e-3,
+        math.inf,
+    ]

@@ -83,6 +83,10 @@ class StaticDirectory:
         self.proofs: Final = self
         self._members: dict[str, list[NodeId]] = {}
         self.pickers: dict[str, StaticPicker] = {}
+        self.alive: set[NodeId] = set()
+        """Nodes that a link can be begun to; nothing comes of it."""
+        self.begun: list[NodeId] = []
+        """Nodes that a link was begun to."""
 
     def add(self, cluster: str, node: NodeId) -> None:
         self._members.setdefault(cluster, []).append(node)
@@ -154,7 +158,12 @@ class StaticDirectory:
         """See ``Membership``."""
 
     def request_link(self, node: NodeId) -> bool:
-        return False
+        if node in self.alive:
+            self.begun.append(node)
+        return node in self.alive
+
+    def without_link(self, address: str) -> Collection[NodeId]:
+        return ()
 
     def on_suspected(self, listener: object) -> None:
         """See ``Membership``."""

@@ -12,7 +12,7 @@ import click
 from iris.cli.keys.realms import bundle, distrust, realms, trust
 from iris.cli.keys.show import check, date, show, wall_clock
 from iris.cli.keys.tokens import token, withdraw
-from iris.cli.terminal import Finite, asks_passphrase, is_plain, load_wrapped, note, read_passphrase
+from iris.cli.terminal import Finite, Whole, asks_passphrase, is_plain, load_wrapped, note, read_passphrase
 from iris.cluster.seed_urls import check_seed
 from iris.security.authority import RealmRoot
 from iris.security.authority import issuing as keyring
@@ -207,7 +207,7 @@ def rotate(realm_file: Path, step: str, asks: bool) -> None:
 @keys.command()
 @click.argument("realm_file", type=FILE, metavar="REALM")
 @click.option("--cluster", "name", metavar="NAME", help="Revoke the credentials of this cluster.")
-@click.option("--below", type=click.IntRange(1), metavar="N", help="Only those of a lower generation than N.")
+@click.option("--below", type=Whole(1), metavar="N", help="Only those of a lower generation than N.")
 @click.option("--node", metavar="ID", help="Revoke this node, or the sealed credential with this half of an id.")
 @click.option("--out", required=True, type=FILE, metavar="FILE", help="Where to write the revocation list.")
 @asks_passphrase

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from iris.cli.keys.show import date, wall_clock
-from iris.cli.terminal import Finite, note
+from iris.cli.terminal import Finite, Whole, note
 from iris.doors import tokens
 
 _DAY = 86_400
@@ -27,7 +27,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--lease", multiple=True, metavar="CLUSTER/PATTERN", help="Leases of that cluster that it may hold.")
 @click.option("--rate", type=Finite(0.001, 1e12), metavar="N", help="Messages a second that it may send at a door.")
 @click.option("--rate-bytes", type=Finite(0.001, 1e12), metavar="N", help="Bytes a second of their payloads.")
-@click.option("--subscriptions", type=click.IntRange(1, 4096), metavar="N", help="Subscriptions at a time (64).")
+@click.option("--subscriptions", type=Whole(1, 4096), metavar="N", help="Subscriptions at a time (64).")
 @click.option("--days", type=Finite(0.0001, 36_525), help="Validity; for ever if not given.")
 def token(
     file: Path,

@@ -11,7 +11,7 @@ import trio
 import iris
 from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.operators.top import seconds
-from iris.cli.terminal import POSITIVE, Lines, open_lines, output_option, wait_option
+from iris.cli.terminal import POSITIVE, Lines, Whole, open_lines, output_option, wait_option
 from iris.kernel.errors import IrisError
 from iris.kernel.names import NodeId, check_address, split_address
 from iris.node.operators import ask_node
@@ -22,7 +22,7 @@ _NODE_PREFIX: Final = 4
 
 @click.command()
 @click.argument("target", metavar="CLUSTER|NODE")
-@click.option("--count", type=click.IntRange(1), default=4, show_default=True, metavar="N", help="Rounds.")
+@click.option("--count", type=Whole(1), default=4, show_default=True, metavar="N", help="Rounds.")
 @click.option("--interval", type=POSITIVE, default=1.0, show_default=True, metavar="SECONDS", help="Between rounds.")
 @click.option("--timeout", type=POSITIVE, default=2.0, show_default=True, metavar="SECONDS", help="For each answer.")
 @output_option

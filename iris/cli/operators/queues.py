@@ -12,7 +12,7 @@ import trio
 from msgspec import structs
 
 from iris.cli.connection import NodeOptions, connected, run_until_done
-from iris.cli.terminal import POSITIVE, note, output_option, write_line, write_object
+from iris.cli.terminal import POSITIVE, Whole, note, output_option, write_line, write_object
 from iris.kernel.errors import RequestTimeout
 from iris.node.node import Node
 from iris.patterns.bridge_protocol import (
@@ -30,12 +30,19 @@ from iris.patterns.bridge_protocol import (
     read_reply,
 )
 from iris.patterns.pubsub.queues import DEAD_SUFFIX, OWN_HEADERS, Job, decode_value_untrusted
+from iris.patterns.pubsub.queues.work_queue import WorkQueue
 
 R = TypeVar("R")
 Verb = TypeVar("Verb", bound=Callable[..., object])
 
 _QUIET: Final = 1.0
 """Seconds without another dead letter after which there are no more."""
+
+IN_HAND: Final = 64
+"""Dead letters that one worker has in hand."""
+
+_MOST_LATER: Final = 4096
+"""Letters that came meanwhile which are kept in hand, so that those before them come."""
 
 
 @click.group()
@@ -131,7 +138,7 @@ def _summary(found: Mapping[str, Any]) -> str:
 @queue.command()
 @_about_a_queue
 @_as_worker
-@click.option("--most", type=click.IntRange(1, 256), default=10, show_default=True, help="Jobs of each member.")
+@click.option("--most", type=Whole(1, 256), default=10, show_default=True, help="Jobs of each member.")
 @connected
 def peek(connection: NodeOptions, name: str, bridge: str, timeout: float, cluster: str | None, most: int) -> int:
     """Print the jobs of queue NAME that come first, a JSON object on each line; nothing is taken."""
@@ -168,40 +175,55 @@ def redrive(
     """Put the dead letters of queue NAME back into it, as new jobs, in their order.
 
     Only those that are there when it begins: a job may die again meanwhile. A letter is done when its job is on the
-    bridge's disk. Who is killed in between leaves one that is there twice.
+    bridge's disk. Who is killed in between leaves one that is there twice. It says how many letters are left.
     """
 
     async def move() -> None:
-        count = 0
-        async with (
-            _shards(connection, bridge, timeout, cluster) as (node, shards),
-            node.bridge(bridge).queue(name) as jobs,
-            node.bridge(bridge).queue(dead or name + DEAD_SUFFIX) as letters,
-        ):
-            ends = {shard.number: shard.next for shard in shards}
-            worker = letters.receive(64)
-            later: list[Job] = []
-            deadline = trio.current_time() + timeout
-            while True:
-                letter = None
-                with trio.move_on_at(deadline):
-                    letter = await anext(worker)
-                if letter is None:
-                    break
-                shard, offset = letter._place
-                if offset >= ends.get(shard, 0):
-                    later.append(letter)  # and not released: it would come again
-                    continue
-                headers = {field: text for field, text in letter.headers.items() if field not in OWN_HEADERS}
-                await jobs.put(letter.payload, key=letter.key, headers=headers, timeout=timeout)
-                async with letter:
-                    count += 1
-                deadline = trio.current_time() + _QUIET
-            for letter in later:
-                letter.release()
+        source = dead or name + DEAD_SUFFIX
+        async with _shards(connection, bridge, timeout, cluster) as (node, shards):
+            async with node.bridge(bridge).queue(name) as jobs, node.bridge(bridge).queue(source) as letters:
+                count = await _redrive(jobs, letters, {shard.number: shard.next for shard in shards}, timeout)
+            left = 0
+            for address in sorted({shard.address for shard in shards}):
+                status = await _ask(node, address, ShowQueue(group=GROUP + source), timeout)
+                left += status.waiting + status.delayed + status.in_hand
         note(f"{count} jobs are in queue {name} again")
+        if left:
+            note(f"{left} letters are left in {source}: they came meanwhile, or other workers have them")
 
     return run_until_done(move)
+
+
+async def _redrive(jobs: WorkQueue, letters: WorkQueue, ends: Mapping[int, int], timeout: float) -> int:
+    """Put the letters before the ends of their shards back as jobs; return how many there were."""
+    count, passed = 0, 0
+    worker, deadline = letters.receive(IN_HAND), trio.current_time() + timeout
+    later: list[Job] = []
+    while True:
+        letter = None
+        with trio.move_on_at(deadline):
+            letter = await anext(worker)
+        if letter is None:
+            if passed == len(later) or passed >= _MOST_LATER:
+                break
+            # The later ones may fill the worker's hand, and those of a lower priority wait behind them.
+            passed = len(later)
+            for one in later:
+                one.extend()
+            worker, deadline = letters.receive(IN_HAND), trio.current_time() + _QUIET
+            continue
+        shard, offset = letter._place
+        if offset >= ends.get(shard, 0):
+            later.append(letter)  # and not released: it would come again
+            continue
+        headers = {field: text for field, text in letter.headers.items() if field not in OWN_HEADERS}
+        await jobs.put(letter.payload, key=letter.key, headers=headers, timeout=timeout)
+        async with letter:
+            count += 1
+        deadline = trio.current_time() + _QUIET
+    for letter in later:
+        letter.release()
+    return count
 
 
 @queue.command()

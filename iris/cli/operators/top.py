@@ -12,7 +12,7 @@ from msgspec import structs
 
 from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.printable import printable_line
-from iris.cli.terminal import POSITIVE, wide_output_option, write_line, write_object
+from iris.cli.terminal import POSITIVE, Whole, wide_output_option, write_line, write_object
 from iris.node.realm import AbsentNode, ClusterView, NodeView, RealmView, open_survey
 from iris.node.report import BlockedReport
 
@@ -33,7 +33,7 @@ _SORTS: Final[dict[str, Callable[[NodeView], float | str | tuple[str, int]]]] = 
 @click.option("--sort", type=click.Choice(list(_SORTS)), default="rate", show_default=True, help="Order of the nodes.")
 @click.option("--interval", type=POSITIVE, default=2.0, show_default=True, metavar="SECONDS", help="Between surveys.")
 @click.option("--timeout", type=POSITIVE, default=2.0, show_default=True, metavar="SECONDS", help="For each node.")
-@click.option("--count", type=click.IntRange(1), metavar="N", help="End after N views.")
+@click.option("--count", type=Whole(1), metavar="N", help="End after N views.")
 @click.option("--once", is_flag=True, help="Print one view and end: as --count 1.")
 @wide_output_option
 @connected

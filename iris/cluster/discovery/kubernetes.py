@@ -27,6 +27,7 @@ from iris.cluster.addresses import look_up_in_thread
 from iris.cluster.discovery.dns import PATIENCE
 from iris.cluster.seed_urls import ServiceUrl
 from iris.kernel.errors import NotSent
+from iris.kernel.numerals import read_port
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -98,8 +99,9 @@ async def ask_kubernetes(seed: str, url: ServiceUrl, pod: Pod | None = None) -> 
 
 
 def _ask(seed: str, url: ServiceUrl, pod: Pod) -> tuple[str, ...]:
-    host, port = pod.variables.get("KUBERNETES_SERVICE_HOST", ""), pod.variables.get("KUBERNETES_SERVICE_PORT", "")
-    if not host or not port.isdecimal():
+    host = pod.variables.get("KUBERNETES_SERVICE_HOST", "")
+    port = read_port(pod.variables.get("KUBERNETES_SERVICE_PORT", ""))
+    if not host or port is None:
         raise NotSent(f"{seed}: this is no pod of Kubernetes: KUBERNETES_SERVICE_HOST and _PORT are not set")
     namespace = url.namespace or _read(seed, pod, "namespace")
     selector = quote(f"kubernetes.io/service-name={url.service}", safe="")
@@ -108,7 +110,7 @@ def _ask(seed: str, url: ServiceUrl, pod: Pod) -> tuple[str, ...]:
         f"/apis/discovery.k8s.io/v1/namespaces/{quote(namespace, safe='')}/endpointslices"
         f"?labelSelector={selector}&resourceVersion=0"
     )
-    status, body = _get(seed, pod, host, int(port), path)
+    status, body = _get(seed, pod, host, port, path)
     if status == http.client.FORBIDDEN:
         raise NotSent(f"{seed}: the pod's service account may not list the endpointslices of namespace {namespace}")
     if status == http.client.UNAUTHORIZED:
@@ -145,8 +147,9 @@ def _addresses(seed: str, slices: list[_Slice], wanted: str) -> tuple[str, ...]:
 
 
 def _port_of(seed: str, ports: list[_Port], wanted: str) -> int:
-    if wanted.isdigit():
-        return int(wanted)
+    number = read_port(wanted)
+    if number is not None:
+        return number
     usable = {port.name or "": port.port for port in ports if port.port and (port.protocol or "TCP") == "TCP"}
     found = usable.get(wanted or _PORT)
     if found is None and not wanted and len(usable) == 1:

@@ -12,6 +12,7 @@ import trio
 from iris.cluster.membership.membership import Membership
 from iris.cluster.mesh import Mesh
 from iris.cluster.swim import ClientView
+from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
 
 _OLD: Final = 5.0
@@ -74,6 +75,10 @@ class Lookups:
                     break
                 await self._membership.wait_news()
         return max(timeout - (trio.current_time() - began), 0.001)
+
+    def without_link(self, address: str) -> list[NodeId]:
+        """Return the members of a cluster that were found, and are not linked."""
+        return self._membership.without_link(address)
 
     def _look(self, cluster: str, again_after: float) -> None:
         self._membership.perform(self._view.look(cluster, trio.current_time(), again_after=again_after))

@@ -232,17 +232,26 @@ class Membership(PeerObserver):
 
     def unlinked(self, address: str) -> list[NodeId]:
         """Return the members of a cluster at this site that can be linked and are not yet, by id."""
-        name, _, site = address.partition("@")
-        balancer = self._balancers.get(name)
-        linked: Collection[NodeId] = () if balancer is None else balancer.nodes
         return [
             member.node
-            for member in self._roster.members(name)
-            if member.node not in linked
-            and member.status == "alive"
-            and (not site or member.site == site)
-            and not self.is_settled(member.node)
+            for member in self._without_link(address)
+            if member.status == "alive" and not self.is_settled(member.node)
         ]
+
+    def without_link(self, address: str) -> list[NodeId]:
+        """Return the members of a cluster at this site that are not linked, whether they can be or not, by id."""
+        return [member.node for member in self._without_link(address) if member.status != "draining"]
+
+    def _without_link(self, address: str) -> Iterator[Member]:
+        name, _, site = address.partition("@")
+        balancer = self._balancers.get(name)
+        placed: Collection[NodeId] = () if balancer is None else balancer.nodes
+        for member in self._roster.members(name):
+            if member.node in placed or (site and member.site != site):
+                continue
+            peer = self._mesh.peers.get(member.node)
+            if peer is None or peer.leaving or member.node in self._withdrawn:
+                yield member
 
     def request_link(self, node: NodeId) -> bool:
         """Begin to link to a member that is to be asked, unless that is done or in progress; return if it is alive.

@@ -6,12 +6,12 @@ timeout.  It chooses no routes (iris.cluster.directory) and is no gateway (iris.
 
 from iris.cluster.sites.member_reach import MemberReach
 from iris.cluster.sites.network import SiteNetwork
-from iris.cluster.sites.reach import Reach, open_with_all, open_with_one, reach_one
+from iris.cluster.sites.reach import Reach, open_with_all, open_with_one, reach_all, reach_one
 from iris.cluster.sites.relay import Relay, SiteForwarder
 from iris.cluster.sites.remote_members import RemoteMembers
 from iris.cluster.sites.sites import Sites
 
 __all__ = (
     "MemberReach", "Reach", "Relay", "RemoteMembers", "SiteForwarder", "SiteNetwork", "Sites", "open_with_all",
-    "open_with_one", "reach_one",
+    "open_with_one", "reach_all", "reach_one",
 )  # fmt: skip

@@ -46,6 +46,8 @@ class MemberReach:
         self._sites = sites
         self._reached: dict[tuple[str, bool], int] = {}
         """Versions of the membership at which enough members of a cluster, or all of them, were linked."""
+        self._without_link: dict[str, tuple[int, list[NodeId]]] = {}
+        """Members without a link at a version of the membership, by address."""
         self._asked: dict[tuple[str, bool], None] = {}
         """What was asked since ``used_since`` was called for the last time."""
         self._asked_at: dict[tuple[str, bool], float] = {}
@@ -83,6 +85,19 @@ class MemberReach:
         if sites is not None and (sites.lists(address) if everybody else sites.matters(address)):
             left = await sites.reach(address, left, everybody=everybody)
         return left
+
+    def without_link(self, address: str) -> list[NodeId]:
+        """See ``Reach.without_link``."""
+        version, known = self._membership.version, self._without_link.get(address)
+        if known is None or known[0] != version:
+            found = self._membership.without_link(address)
+            if found or self._membership.member_ids(address):  # see ``_lacks``
+                if len(self._without_link) >= _REMEMBERED:
+                    self._without_link.clear()
+                self._without_link[address] = version, found
+        else:
+            found = known[1]
+        return found if self._sites is None else [*found, *self._sites.without_link(address)]
 
     def _lacks(self, address: str, everybody: bool) -> bool:
         """Return whether members of this site are to be linked first; where none has changed, by a look-up."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Protocol, TypeVar
+
+from iris.kernel.names import NodeId
 
 T = TypeVar("T", covariant=True)
 
@@ -14,6 +16,14 @@ class SiteReach(Protocol[T]):
     """Opens a call within a time, once the member is linked."""
 
     def __call__(self, *, timeout: float) -> AbstractAsyncContextManager[T]:
+        """Open it."""
+        ...
+
+
+class ReachOfAll(Protocol[T]):
+    """Opens a call to all members of a cluster within a time, once those are linked that can be."""
+
+    def __call__(self, *, timeout: float, without_link: Collection[NodeId]) -> AbstractAsyncContextManager[T]:
         """Open it."""
         ...
 
@@ -35,6 +45,22 @@ class Reach(Protocol):
     async def reach(self, address: str, timeout: float, *, everybody: bool, keyed: bool = False) -> float:
         """Link to members of a cluster, as far as is needed to ask one, or each; return what is left of the time."""
         ...
+
+    def without_link(self, address: str) -> Collection[NodeId]:
+        """Return the members of a cluster that are known and not linked.  Called for each broadcast: costs look-ups."""
+        ...
+
+
+async def reach_all(members: Reach, address: str, timeout: float) -> tuple[float, frozenset[NodeId]]:
+    """Link to all members of a cluster that are not linked.
+
+    Returns what is left of ``timeout``, in seconds, and the members that were without a link before or are now: some of
+    them may be linked.  Cancelling it leaves handshakes in progress that end by themselves.
+    """
+    before = members.without_link(address)
+    if members.lists(address):
+        timeout = await members.reach(address, timeout, everybody=True)
+    return timeout, frozenset((*before, *members.without_link(address)))
 
 
 async def reach_one(
@@ -61,13 +87,12 @@ def open_with_one(
     return _open_later(opening, partial(reach_one, members, address, preferred, timeout, keyed=keyed))
 
 
-def open_with_all(
-    members: Reach, address: str, opening: SiteReach[T], timeout: float
-) -> AbstractAsyncContextManager[T]:
+@asynccontextmanager
+async def open_with_all(members: Reach, address: str, opening: ReachOfAll[T], timeout: float) -> AsyncIterator[T]:
     """Have all members of a cluster linked, then open something with what is left of the time."""
-    if not members.lists(address):
-        return opening(timeout=timeout)
-    return _open_later(opening, partial(members.reach, address, timeout, everybody=True))
+    left, without_link = await reach_all(members, address, timeout)
+    async with opening(timeout=left, without_link=without_link) as opened:
+        yield opened
 
 
 @asynccontextmanager

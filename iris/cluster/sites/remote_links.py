@@ -9,8 +9,8 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.directory import RemoteMember
-from iris.cluster.mesh import Mesh
+from iris.cluster.directory import RemoteMember, SitePath
+from iris.cluster.mesh import Mesh, TurnedAway
 from iris.cluster.routes import site_url
 from iris.cluster.sites.wait_budget import WaitBudget
 from iris.kernel.config import Config
@@ -38,15 +38,25 @@ class RemoteLinks:
 
     Args:
         nursery: the nursery of handshakes that nobody waits for any more.
+        path: returns the best route to a site; None if there is none.
         ended: called when one has ended.
     """
 
-    def __init__(self, mesh: Mesh, nursery: trio.Nursery, config: Config, ended: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        mesh: Mesh,
+        nursery: trio.Nursery,
+        config: Config,
+        path: Callable[[str], SitePath | None],
+        ended: Callable[[], None],
+    ) -> None:
         self._mesh = mesh
         self._nursery = nursery
+        self._path = path
         self._ended = ended
         self._in_progress: dict[NodeId, trio.Event] = {}
-        self._not_before: dict[NodeId, float] = {}
+        self._put_off: dict[NodeId, tuple[float, SitePath | None]] = {}
+        """Nodes that could not be linked to: the time of the next attempt, and the route of the last one."""
         self._has_interest_of: set[NodeId] = set()
         """Linked nodes whose subscriptions have come, and that have answered: they know of the link, too."""
         self._patience: Final = WaitBudget(config.handshake_timeout)
@@ -56,20 +66,21 @@ class RemoteLinks:
     def __repr__(self) -> str:
         return f"<RemoteLinks: {len(self._in_progress)} in progress>"
 
-    def may_try(self, node: NodeId) -> bool:
-        """Return whether a node has not failed to answer just now."""
-        return self._not_before.get(node, 0.0) <= trio.current_time()
+    def may_try(self, site: str, node: NodeId) -> bool:
+        """Return whether a node has not failed to answer just now, over the route that there is."""
+        until, path = self._put_off.get(node, (0.0, None))
+        return until <= trio.current_time() or self._path(site) != path
 
-    def put_off(self, node: NodeId) -> None:
+    def put_off(self, site: str, node: NodeId) -> None:
         """Try a node that could not be linked to again later; gateways elsewhere may name ever new ones."""
         now = trio.current_time()
-        if len(self._not_before) >= _MAX_PUT_OFF:
-            self._not_before = {known: until for known, until in self._not_before.items() if until > now}
-        self._not_before[node] = now + _AGAIN
+        if len(self._put_off) >= _MAX_PUT_OFF:
+            self._put_off = {known: tried for known, tried in self._put_off.items() if tried[0] > now}
+        self._put_off[node] = now + _AGAIN, self._path(site)
 
     def linked(self, node: NodeId) -> None:
         """A node is linked."""
-        self._not_before.pop(node, None)
+        self._put_off.pop(node, None)
 
     def lost(self, node: NodeId) -> None:
         """A node is not linked any more."""
@@ -85,9 +96,9 @@ class RemoteLinks:
 
     async def _link(self, member: RemoteMember, done: trio.Event) -> None:
         try:
-            await self._mesh.connect([site_url(member.site, member.node)], expected=member.node)
+            await self._connect(member)
         except IrisError as error:
-            self.put_off(member.node)
+            self.put_off(member.site, member.node)
             _log.debug(
                 "cannot link to node %s of site %s: %s",
                 member.node,
@@ -99,6 +110,18 @@ class RemoteLinks:
             del self._in_progress[member.node]
             done.set()
             self._ended()
+
+    async def _connect(self, member: RemoteMember) -> None:
+        """Link to a node; where another route has taken the place of that of the handshake, it is begun again."""
+        while True:
+            path = self._path(member.site)
+            try:
+                await self._mesh.connect([site_url(member.site, member.node)], expected=member.node)
+            except TurnedAway:
+                if self._path(member.site) in (None, path):
+                    raise
+            else:
+                return
 
     async def all(self, members: list[RemoteMember]) -> None:
         """Link to each of some nodes; cancelling it leaves handshakes in progress that end by themselves."""
@@ -153,7 +176,7 @@ class RemoteLinks:
     def begin_subscribers(self, nodes: Collection[Subscribing]) -> None:
         """Begin handshakes with nodes that are not linked, as many as may be in progress at a time; wait for none."""
         for site, node in _in_turns(nodes):
-            if self._is_missing(node) and len(self._in_progress) < _AT_A_TIME:
+            if self._is_missing(site, node) and len(self._in_progress) < _AT_A_TIME:
                 self.begin(RemoteMember(site, node, b"", 0))
 
     async def _reach(
@@ -167,7 +190,7 @@ class RemoteLinks:
     ) -> None:
         try:
             with trio.move_on_at(deadline):
-                if self._is_missing(node):
+                if self._is_missing(site, node):
                     async with limit:
                         await self.begin(RemoteMember(site, node, b"", 0)).wait()
                 await self._mesh.barrier(node, has_interest_of)
@@ -176,8 +199,8 @@ class RemoteLinks:
         finally:
             took[site] = trio.current_time()
 
-    def _is_missing(self, node: NodeId) -> bool:
-        return node not in self._mesh.peers and self.may_try(node)
+    def _is_missing(self, site: str, node: NodeId) -> bool:
+        return node not in self._mesh.peers and self.may_try(site, node)
 
 
 def _in_turns(nodes: Iterable[Subscribing]) -> Iterable[Subscribing]:

@@ -122,7 +122,7 @@ class Sites(PeerObserver):
         self._news = trio.lowlevel.ParkingLot()
         self._asking: dict[int, tuple[trio.Event, list[Hop]]] = {}
         """Questions which node is on the route, by their number, and the nodes that have answered."""
-        self._links: Final = RemoteLinks(mesh, nursery, self._config, self._notify_changes)
+        self._links: Final = RemoteLinks(mesh, nursery, self._config, network.routes.path, self._notify_changes)
         nursery.start_soon(LossReport(self.remote_members.name_of).run, mesh)
         mesh.register(kinds.Carry, self._receive_carried)
         mesh.register(kinds.CarryRefused, self._receive_refused)
@@ -148,6 +148,10 @@ class Sites(PeerObserver):
         """Return whether a cluster has members at other sites."""
         return bool(self.remote_members.ids(address))
 
+    def without_link(self, address: str) -> list[NodeId]:
+        """Return the members of a cluster at other sites that are not linked."""
+        return [node for node in self.remote_members.ids(address) if node not in self._mesh.peers]
+
     async def reach(self, address: str, timeout: float, *, everybody: bool) -> float:
         """Link to members of a cluster at other sites, as far as that is needed to ask one of them, or each.
 
@@ -161,12 +165,13 @@ class Sites(PeerObserver):
         linked = [member.node for member in present if member.node in self._mesh.peers]
         at_site = any(node not in self._clusters for node in self._membership.member_ids(address))
         now = trio.current_time()
-        ready = [member for member in found if self._links.may_try(member.node)]
+        ready = [member for member in found if self._links.may_try(member.site, member.node)]
         own = self._membership.order.rank(self._site, 0)
         if at_site and not linked and ready and self.remote_members.rank(ready[0]) < own:
             at_site = False  # those are asked before the members here
             ready = [member for member in ready if self.remote_members.rank(member) < own]
-        with trio.move_on_after(min(timeout, self._config.handshake_timeout)):
+        # Those that do not answer must not take from all others the time in which these do.
+        with trio.move_on_after(min(timeout / 2 if everybody else timeout, self._config.handshake_timeout)):
             if everybody:
                 await self._links.all(ready)
             elif at_site or linked:
@@ -357,7 +362,7 @@ class Sites(PeerObserver):
             route.break_off()
         peer = self._mesh.peers.get(node)
         if reason in (GONE, NOT_EXPORTED) and (meant or (peer is not None and peer.site == site)):
-            self._links.put_off(node)
+            self._links.put_off(site, node)
             if node not in self._dropping:
                 self._dropping.add(node)
                 self._nursery.start_soon(self._drop, site, node, reason)

@@ -246,6 +246,7 @@ class _Door:
         others = set(http.query_params) - {"topic", "group"}
         if others or len(groups) > 1 or not patterns:
             raise Problem(400, "malformed", "say topic= at least once, group= at most once, and nothing else")
+        client.check_rate()
         follower = events.Follower(self._node, client, self._limits, self._counted)
         group = groups[0] if groups else None
         follow = follower.follow(patterns, group, came_back="last-event-id" in http.headers)

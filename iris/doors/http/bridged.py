@@ -16,6 +16,7 @@ from iris.doors.http.jobs import take_jobs
 from iris.doors.http.leases import hold_lease
 from iris.doors.http.log import read_log
 from iris.doors.options import PUT, QUEUE, Readers
+from iris.patterns.pubsub.queues.work_queue import check_queue
 
 
 class Caller(Protocol):
@@ -56,6 +57,7 @@ def routes_of(bridge: DoorBridge, door: Caller, max_message: int) -> list[BaseRo
         return await door.call(http, "publish", put_job, PUT)
 
     async def status(name: str, _: object, *, timeout: float, headers: object) -> object:  # noqa: ARG001
+        check_queue(name, "name")
         found = await bridge.ask_all({"group": f"queue/{name}"}, "queue", timeout)
         counts = [{key: value for key, value in one.items() if isinstance(value, int)} for one in found]
         return {"queue": name, **{key: sum(one.get(key, 0) for one in counts) for key in counts[0]}}

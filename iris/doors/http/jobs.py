@@ -45,6 +45,7 @@ async def take_jobs(bridge: DoorBridge, client: Client, socket: WebSocket, max_m
         limit, wait = options.pop("limit", _LIMIT), options.pop("wait", WAIT)
         if not 0 < limit <= _MAX_LIMIT:
             raise Problem(400, "malformed", f"limit is a whole number from 1 to {_MAX_LIMIT}")
+        client.check_rate()
         async with (
             client.streaming(),
             bridge.lent(client, wait),

@@ -45,6 +45,7 @@ async def hold_lease(bridge: DoorBridge, client: Client, socket: WebSocket) -> i
         options = options_of(socket, LEASE, TIMEOUT)
         cluster, _, name = str(socket.path_params["name"]).partition("/")
         client.check("lease", f"{cluster}/{name}")
+        client.check_rate()
         ttl, wait = options.get("ttl", _TTL), options.pop("wait", WAIT)
         open_lease = partial(bridge.handle.lease, name, ttl=ttl, timeout=float(options["timeout"]), cluster=cluster)
         async with client.streaming():

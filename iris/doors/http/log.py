@@ -16,6 +16,7 @@ from iris.doors.http.encoding import NOTHING, Head, number_of
 from iris.doors.http.tunnels import until_closed
 from iris.doors.options import READ, read_options
 from iris.doors.problems import Problem
+from iris.kernel.numerals import read_whole
 
 PROTOCOL: Final = "iris.read.1"
 """The WebSocket protocol of a program that reads the log."""
@@ -49,6 +50,7 @@ async def read_log(bridge: DoorBridge, client: Client, socket: WebSocket, max_me
             raise Problem(400, "malformed", f"limit is a whole number from 1 to {_MAX_LIMIT}")
         if "start" in options:
             options["start"] = _start(options["start"])
+        client.check_rate()
         async with client.streaming(), bridge.lent(client, wait):
             with client.holding() as hold:
                 hold(_AHEAD)
@@ -66,9 +68,10 @@ _WORDS: Final[Mapping[str, Literal["earliest", "latest"]]] = {"earliest": "earli
 def _start(text: str) -> Literal["earliest", "latest"] | datetime | int:
     if text in _WORDS:
         return _WORDS[text]
+    offset = read_whole(text)
+    if offset is not None:
+        return offset
     try:
-        if text.isascii() and text.isdigit():
-            return int(text)  # no number for Python, if it has thousands of digits
         start = datetime.fromisoformat(text)
     except ValueError:
         start = None

@@ -60,6 +60,7 @@ async def serve_program(
             raise Problem(400, "malformed", f"capacity is a whole number from 1 to {MAX_CAPACITY}")
         cluster = str(socket.path_params["name"])
         client.check("serve", cluster)
+        client.check_rate()
         outcomes = None if keep is None else Outcomes(bridge=clusters.bridge, keep=keep)
         async with client.streaming(), clusters.joined(cluster, outcomes) as served:
             program = _Program(client, socket, capacity, clusters.patience, counted)

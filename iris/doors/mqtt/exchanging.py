@@ -24,13 +24,22 @@ from iris.doors.clients import Client
 from iris.doors.mqtt import writing
 from iris.doors.mqtt.counters import Surroundings
 from iris.doors.mqtt.packets import V5, Properties, Property, Publish
-from iris.doors.mqtt.payloads import encoded, headers_of, is_response_topic, payload_of
+from iris.doors.mqtt.payloads import (
+    OF_PAYLOADS,
+    encoded,
+    headers_of,
+    is_response_topic,
+    payload_headers,
+    payload_of,
+    payload_properties,
+)
 from iris.doors.mqtt.wire import Lost
 from iris.doors.options import LONGEST, TIMEOUT
 from iris.doors.problems import Problem, problem_of
 from iris.doors.values import AS_VALUE
 from iris.kernel.errors import IrisError, RemoteError
 from iris.kernel.names import is_name
+from iris.kernel.numerals import read_whole
 from iris.patterns.messages import Message, Request
 from iris.patterns.request import MEMBER_LEFT, OVERLOADED
 from iris.patterns.service import Unserved
@@ -108,7 +117,7 @@ class Exchange:
         if response is None or not is_response_topic(response):
             raise Problem(400, "malformed", "a request has a response topic, to which the reply comes")
         self.client.check("call", cluster)
-        payload, headers = payload_of(packet), headers_of(packet, self.client)
+        payload, headers = payload_of(packet), {**headers_of(packet, self.client), **payload_headers(packet)}
         expiry = packet.properties.get(Property.MESSAGE_EXPIRY)
         timeout = TIMEOUT if expiry is None else min(float(expiry), LONGEST)
         with ExitStack() as stack:
@@ -159,13 +168,14 @@ class Exchange:
             Problem: it may not, or what it says is malformed.
         """
         cluster, given = text.removeprefix(SERVE), dict(user).get("capacity", str(_CAPACITY))
-        if not given.isascii() or not given.isdigit() or not 0 < int(given[:9]) <= _MAX_CAPACITY:
+        capacity = read_whole(given, 1, _MAX_CAPACITY)
+        if capacity is None:
             raise Problem(400, "malformed", f"capacity is a whole number from 1 to {_MAX_CAPACITY}")
         if not is_name(cluster):
             raise Problem(400, "bad_topic", f"{text!r:.300}: write {SERVE}CLUSTER")
         self.client.check("serve", cluster)
         former = self._programs.get(text)
-        program = _Program(self, text, int(given))
+        program = _Program(self, text, capacity)
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks.create_task(self.client.processor.metered(self._serve(cluster, program, ready)))
         await ready
@@ -301,7 +311,7 @@ class _Program:
                 Property.MESSAGE_EXPIRY: min(math.ceil(left), 0xFFFF_FFFF), Property.RESPONSE_TOPIC: topic,
                 Property.CORRELATION_DATA: topic.removeprefix(REPLY).encode(),
             }  # fmt: skip
-            return self._packet(request.payload, properties, user)
+            return self._packet(request, properties, user)
 
         topic, asked = self._exchange.ask(packet)
         self._asked[topic] = asked
@@ -314,15 +324,16 @@ class _Program:
             if not self._asked:
                 self._done.set()
 
-    def _packet(self, payload: object, properties: Properties, user: list[tuple[str, str]]) -> bytes:
-        data, kind = encoded(payload)
+    def _packet(self, given: Request | Message, properties: Properties, user: list[tuple[str, str]]) -> bytes:
+        data, kind = encoded(given.payload)
+        properties.update(payload_properties(given.headers))
         if kind is not None:
             properties[Property.CONTENT_TYPE] = kind
         return writing.publish(V5, self._text, data, retain=False, properties={**properties, Property.USER: user})
 
     async def tell(self, message: Message) -> bool:
         """See ``Program``: a broadcast has no response topic."""
-        data = self._packet(message.payload, {}, [*_origin(message)])
+        data = self._packet(message, {}, [*_origin(message)])
         return len(data) <= self._exchange.max_size and self._exchange.put(data)
 
     async def talk(self, _: iris.aio.Tunnel, /) -> None:
@@ -351,4 +362,5 @@ def _size(packet: Publish, payload: object) -> int:
 
 
 def _origin(given: Request | Message) -> list[tuple[str, str]]:
-    return [*given.headers.items(), ("iris-sender", given.sender.cluster)]
+    user = [pair for pair in given.headers.items() if pair[0] not in OF_PAYLOADS]
+    return [*user, ("iris-sender", given.sender.cluster)]

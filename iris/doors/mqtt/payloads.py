@@ -27,7 +27,8 @@ KIND: Final = "mqtt-content-type"
 FORMAT: Final = "mqtt-payload-format"
 """Headers of an event that stand for properties of MQTT 5; correlation data in Base64."""
 
-OF_PROPERTIES: Final = frozenset({RESPONSE, CORRELATION, KIND, FORMAT})
+OF_PAYLOADS: Final = frozenset({KIND, FORMAT})
+OF_PROPERTIES: Final = frozenset({RESPONSE, CORRELATION, *OF_PAYLOADS})
 
 _LONGEST: Final = 0xFFFF
 """Size limit of a text of MQTT, in bytes."""
@@ -66,6 +67,12 @@ def property_headers(packet: Publish) -> dict[str, str]:
         headers[RESPONSE] = response
     if Property.CORRELATION_DATA in properties:
         headers[CORRELATION] = base64.b64encode(properties[Property.CORRELATION_DATA]).decode()
+    return {**headers, **payload_headers(packet)}
+
+
+def payload_headers(packet: Publish) -> dict[str, str]:
+    """Return the headers that stand for what a message says of its payload."""
+    properties, headers = packet.properties, dict[str, str]()
     if Property.CONTENT_TYPE in properties and not _is_value(packet):
         headers[KIND] = properties[Property.CONTENT_TYPE]
     if Property.PAYLOAD_FORMAT in properties:
@@ -79,10 +86,7 @@ def header_properties(headers: Mapping[str, str]) -> Properties:
     response = headers.get(RESPONSE, "")
     if is_response_topic(response) and _is_text(response):
         properties[Property.RESPONSE_TOPIC] = response
-    if KIND in headers and _is_text(headers[KIND]):
-        properties[Property.CONTENT_TYPE] = headers[KIND]
-    if headers.get(FORMAT) in ("0", "1"):
-        properties[Property.PAYLOAD_FORMAT] = int(headers[FORMAT])
+    properties.update(payload_properties(headers))
     if CORRELATION in headers:
         try:
             data = base64.b64decode(headers[CORRELATION], validate=True)
@@ -90,6 +94,16 @@ def header_properties(headers: Mapping[str, str]) -> Properties:
             return properties
         if len(data) <= _LONGEST:
             properties[Property.CORRELATION_DATA] = data
+    return properties
+
+
+def payload_properties(headers: Mapping[str, str]) -> Properties:
+    """Return what headers say of a payload, as properties."""
+    properties: Properties = {}
+    if KIND in headers and _is_text(headers[KIND]):
+        properties[Property.CONTENT_TYPE] = headers[KIND]
+    if headers.get(FORMAT) in ("0", "1"):
+        properties[Property.PAYLOAD_FORMAT] = int(headers[FORMAT])
     return properties
 
 

@@ -33,7 +33,7 @@ PROTOCOLS: Final[tuple[str, ...]] = ("req", "surveyor", "push", "sub")
 _SERVING: Final = {"rep": REQ, "respondent": SURVEYOR}
 """Protocols of programs that serve a cluster, and what the door speaks with them."""
 
-_SECURED: Final = re.compile(r"tls\+tcp://(?:[^:/\s]+|\[[0-9a-fA-F:.]+\]):\d{1,5}\Z")
+_SECURED: Final = re.compile(r"tls\+tcp://(?:[^:/\s]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}\Z")
 
 _LONGEST_PATH: Final = 107
 """Size limit of the path of a Unix socket, in bytes."""

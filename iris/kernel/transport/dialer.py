@@ -16,6 +16,7 @@ import trio
 
 from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, NotSent
+from iris.kernel.numerals import read_port
 from iris.kernel.tasks import first_of
 from iris.kernel.transport.inherited import keep_from_children
 from iris.kernel.transport.port import Permit, Refused, SocketAddress
@@ -71,9 +72,10 @@ async def open_connection(url: str, dials: DialSlots, permit: Permit | None = No
         ConfigError: the URL does not end with a port.
     """
     host, _, port = url.removeprefix("tcp://").rpartition(":")
-    if not port.isdigit():
+    number = read_port(port)
+    if number is None:
         raise ConfigError(f"cannot connect to {url}: a tcp address ends with its port")
-    connection, _ = await open_greeted(url, host.strip("[]"), int(port), dials, exchange_greetings, permit)
+    connection, _ = await open_greeted(url, host.strip("[]"), number, dials, exchange_greetings, permit)
     return connection
 
 

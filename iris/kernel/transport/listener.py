@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, Protocol, final
 
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent
+from iris.kernel.numerals import read_port
 from iris.kernel.slots import SlotTable, address_key
 from iris.kernel.tasks import close_locked, try_lock
 from iris.kernel.transport.greeting import Greeting, GreetingProgress, SpGreeting
@@ -413,9 +414,10 @@ class Acceptor:
     def listen(self, url: str) -> str:
         """Listen at ``tcp://HOST:PORT``; return the URL really bound, or raise ConfigError if that cannot be done."""
         host, _, port = url.removeprefix("tcp://").rpartition(":")
-        if not port.isdigit():
+        number = read_port(port)
+        if number is None:
             raise ConfigError(f"cannot listen at {url}: a tcp address ends with its port")
-        bound = self._listen(url, host, int(port), lambda: SpGreeting(self._tokens))
+        bound = self._listen(url, host, number, lambda: SpGreeting(self._tokens))
         self._takes_reverse = True
         return f"tcp://{host}:{bound}"
 

@@ -66,7 +66,7 @@ def check_url(url: str) -> str:
         if len(url.encode()) - len("ipc://") > _IPC_PATH_LIMIT:
             raise ConfigError(f"{url!r}: the path of an ipc address has at most {_IPC_PATH_LIMIT} bytes")
         return url
-    port = re.search(r":(\d{1,5})(?:/|\Z)", url[len("ws://") :])
+    port = re.search(r":([0-9]{1,5})(?:/|\Z)", url[len("ws://") :])
     if port is None or int(port[1]) > 65535:
         raise ConfigError(f"{url!r} has no valid port: use tcp://HOST:PORT or ws://HOST:PORT/PATH")
     return url

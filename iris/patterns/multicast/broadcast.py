@@ -11,7 +11,7 @@ was waited for that long is skipped until it has room for half of its window.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, final
 
 import trio
@@ -97,15 +97,29 @@ class Broadcasts(PeerObserver):
         """Position that no evicted flow has passed: members keep such flows longer than this node."""
         mesh.register(kinds.BroadcastCredit, self._receive_credit)
 
-    async def broadcast(self, cluster: str, payload: object, *, headers: Mapping[str, str] | None = None) -> None:
-        """See ``Node.broadcast``."""
+    async def broadcast(
+        self,
+        cluster: str,
+        payload: object,
+        *,
+        headers: Mapping[str, str] | None = None,
+        without_link: Collection[NodeId] = (),
+    ) -> None:
+        """See ``Node.broadcast``.
+
+        Args:
+            cluster: see ``Node.broadcast``.
+            payload: see ``Node.broadcast``.
+            headers: see ``Node.broadcast``.
+            without_link: members that may not be linked: their copies are lost, and counted.
+        """
         body = encoded(payload, self._config.max_payload)
         flat = wire.encode_headers(headers, self._config.max_headers)
         # The only checkpoint before the first send: a caller that is cancelled here has sent to nobody.
         await trio.lowlevel.checkpoint()
         members = self._members(cluster)
         lane = self._lane(cluster)
-        if self._send_at_once(lane, members, flat, body):
+        if self._send_at_once(lane, members, flat, body, without_link):
             return
         waiting = len(members)
         self.tally.sent += waiting
@@ -115,7 +129,7 @@ class Broadcasts(PeerObserver):
                 await self._wait_open(cluster, lane)
                 self.tally.sent -= waiting
                 waiting = 0
-                self._send(lane, flat, body)
+                self._send(lane, flat, body, without_link)
             finally:
                 lane.turn.release()
         except trio.Cancelled:
@@ -127,7 +141,13 @@ class Broadcasts(PeerObserver):
             self.tally.sent -= waiting
             raise
 
-    def broadcast_at_once(self, cluster: str, payload: object, headers: Mapping[str, str] | None = None) -> bool:
+    def broadcast_at_once(
+        self,
+        cluster: str,
+        payload: object,
+        headers: Mapping[str, str] | None = None,
+        without_link: Collection[NodeId] = (),
+    ) -> bool:
         """Broadcast a message if nothing has to be waited for; return whether it is sent.
 
         Any code of the node's thread may call it, a task or not.
@@ -135,12 +155,19 @@ class Broadcasts(PeerObserver):
         body = encoded(payload, self._config.max_payload)
         flat = wire.encode_headers(headers, self._config.max_headers)
         members = self._members(cluster)
-        return self._send_at_once(self._lane(cluster), members, flat, body)
+        return self._send_at_once(self._lane(cluster), members, flat, body, without_link)
 
-    def _send_at_once(self, lane: _Lane, members: Sequence[NodeId], headers: wire.Headers, body: wire.Payload) -> bool:
+    def _send_at_once(
+        self,
+        lane: _Lane,
+        members: Sequence[NodeId],
+        headers: wire.Headers,
+        body: wire.Payload,
+        without_link: Collection[NodeId],
+    ) -> bool:
         if lane.turn.locked() or not self._is_open(lane, members):
             return False
-        self._send(lane, headers, body)
+        self._send(lane, headers, body, without_link)
         return True
 
     def _lane(self, cluster: str) -> _Lane:
@@ -257,8 +284,13 @@ class Broadcasts(PeerObserver):
 
     # -- sending --------------------------------------------------------------------------------------------
 
-    def _send(self, lane: _Lane, headers: wire.Headers, body: wire.Payload) -> None:
+    def _send(self, lane: _Lane, headers: wire.Headers, body: wire.Payload, without_link: Collection[NodeId]) -> None:
         """Send a message to all its receivers; plain calls, no waiting."""
+        for member in without_link:
+            if self._mesh.peer(member) is None:
+                self.tally.sent += 1
+                self.tally.lost["no link"] += 1
+                self._ledger.row("broadcast", lane.name, member).lose("no link")
         flow, receivers = lane.flow, lane.flow.receivers
         message = kinds.Broadcast(lane.name, headers, body, flow.position)
         size = wire.payload_size(body) + wire.headers_size(headers)

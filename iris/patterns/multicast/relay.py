@@ -3,15 +3,16 @@
 A node that sends a message to another with others behind it keeps the message on its account until that node reports
 that it forwarded the message, or is lost.  Each copy is therefore counted once, by the node that knows its outcome.
 
-A node that is to forward a message and is linked to none of a part links to one of them first; the message waits.
+A node that is to forward a message and is linked to none of a part links to one of them first; the message waits.  It
+begins to link to the next one after a quarter of a second: the first may be silent, or out of reach for this node only.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
-from typing import Final, Protocol, final
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, Protocol, final
 
 import trio
 from msgspec import Struct
@@ -49,6 +50,9 @@ _STALLED: Final = 0.25
 _HELD: Final = 1 << 20
 """Bytes of messages of one origin that wait for links."""
 
+_NEXT: Final = 0.25
+"""Seconds after which a link to the next of a part is begun, if there is none to those before."""
+
 _HELD_SECONDS: Final = 2.0
 """Seconds for which a message waits for a link before those behind it count as not reached."""
 
@@ -66,6 +70,14 @@ class RelayPlan(Struct, frozen=True):
     parts: tuple[tuple[NodeId, ...], ...]
 
 
+class _Unlinked(NamedTuple):
+    """A part that there is no link to yet."""
+
+    part: tuple[NodeId, ...]
+    untried: Iterator[NodeId]
+    """Those of them that no link was begun to."""
+
+
 @final
 class _Held(Struct):
     """A message that waits for links.
@@ -74,13 +86,15 @@ class _Held(Struct):
         sender: node that gave it to this one, and is told how many were not reached.
         parts: receivers for which there is no link yet.
         lost: receivers that were not reached.
+        next: time at which to begin one more link for each part.
         until: time until which it waits.
     """
 
     sender: NodeId
     relay: kinds.Relay
-    parts: list[tuple[NodeId, ...]]
+    parts: list[_Unlinked]
     lost: int
+    next: float
     until: float
 
 
@@ -211,11 +225,12 @@ class Relays(PeerObserver):
             behind = [node for node in named if node not in (self._mesh.node, origin.node)]
             parts = divided(behind, self._config.relay_fan_out)
             unlinked = self._unlinked(parts, origin.node, len(relay.body))
-            _, lost = self._hand_on(relay, [part for part in parts if part not in unlinked], self.tally)
+            waiting = [one.part for one in unlinked]
+            _, lost = self._hand_on(relay, [part for part in parts if part not in waiting], self.tally)
             lost += len(named) - len(behind)
             if unlinked:
-                until = trio.current_time() + _HELD_SECONDS
-                self._held.append(_Held(peer.node, relay, unlinked, lost, until))
+                now = trio.current_time()
+                self._held.append(_Held(peer.node, relay, unlinked, lost, now + _NEXT, now + _HELD_SECONDS))
                 self._held_bytes[origin.node] += len(relay.body)
                 self._report_news.wake()
             else:
@@ -226,22 +241,29 @@ class Relays(PeerObserver):
             raise RemoteProtocolError("what is relayed is one message")
         receiver(origin, inner[0])
 
-    def _unlinked(self, parts: Sequence[tuple[NodeId, ...]], origin: NodeId, size: int) -> list[tuple[NodeId, ...]]:
+    def _unlinked(self, parts: Sequence[tuple[NodeId, ...]], origin: NodeId, size: int) -> list[_Unlinked]:
         """Begin to link to one of each part of which none is linked; return these parts, if a message may wait."""
         if self._held_bytes[origin] + size > _HELD:
             return []
-        unlinked = [part for part in parts if not any(map(self._is_linked, part))]
-        return [part for part in unlinked if any(map(self._members.request_link, part))]
+        unlinked = [_Unlinked(part, iter(part)) for part in parts if not any(map(self._is_linked, part))]
+        return [one for one in unlinked if self._begin_link(one)]
+
+    def _begin_link(self, unlinked: _Unlinked) -> bool:
+        """Begin to link to the next of a part that is alive; return False if there is none."""
+        return any(map(self._members.request_link, unlinked.untried))
 
     def _hand_on_held(self) -> None:
         """Forward what there is a link for by now, or will not be."""
         held, self._held = self._held, []
         now = trio.current_time()
         for one in held:
-            ready = [part for part in one.parts if now >= one.until or any(map(self._is_linked, part))]
+            unlinked = [part for part in one.parts if now < one.until and not any(map(self._is_linked, part.part))]
+            ready = [part.part for part in one.parts if part not in unlinked]
             one.lost += self._hand_on(one.relay, ready, self.tally)[1]
-            one.parts = [part for part in one.parts if part not in ready]
-            if one.parts:
+            one.parts = unlinked
+            if unlinked:
+                if now >= one.next:
+                    one.next = now + _NEXT if any([*map(self._begin_link, unlinked)]) else one.until
                 self._held.append(one)
                 continue
             origin = wire.node_of(one.relay.origin)
@@ -276,7 +298,7 @@ class Relays(PeerObserver):
     async def run(self) -> None:
         """Report what was forwarded; run it in exactly one task."""
         while True:
-            with trio.move_on_at(min((one.until for one in self._held), default=math.inf)):
+            with trio.move_on_at(min((min(one.next, one.until) for one in self._held), default=math.inf)):
                 await self._report_news.wait()
             await trio.sleep(_REPORT_PAUSE)
             if self._held:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import final
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from iris.cluster.mesh import Mesh
 from iris.kernel.config import Config
-from iris.kernel.errors import IrisError, Unknown
+from iris.kernel.errors import IrisError, NotSent, Unknown
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import open_background
 from iris.kernel.wire import kinds
@@ -49,8 +49,14 @@ class Surveys:
         priority: Priority | None,
         *,
         timeout: float,
+        without_link: Collection[NodeId] = (),
     ) -> AsyncIterator[Answers]:
-        """See ``Node.survey``.  ``timeout`` is what is left of that in ``rules``."""
+        """See ``Node.survey``.
+
+        Args:
+            timeout: seconds that are left of those in ``rules``.
+            without_link: members that may not be linked: these have failed.
+        """
         rules = structs.replace(rules, timeout=timeout)
         call = self._requests.call(
             cluster, payload, timeout=timeout, operation=operation, headers=headers, priority=priority
@@ -60,7 +66,11 @@ class Surveys:
         members = tuple(self._directory.member_ids(cluster))
         if not members:
             raise nobody_serves(cluster, self._mesh, self._directory)
-        answers = Answers(members, rules, {member: self._directory.weight(cluster, member) for member in members})
+        unreached = sorted(set(without_link).difference(members))
+        asked = (*members, *unreached)
+        answers = Answers(asked, rules, {member: self._directory.weight(cluster, member) for member in asked})
+        for member in unreached:
+            answers._receive_failure(member, NotSent(f"no link to node {member}"))
 
         def receive_part(member: NodeId, part: kinds.Part) -> None:
             if answers._admits(member, part):

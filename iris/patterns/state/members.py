@@ -9,7 +9,7 @@ from typing import Final, final
 
 from msgspec import Struct
 
-from iris.cluster.sites import Reach, open_with_all
+from iris.cluster.sites import Reach, open_with_all, reach_all
 from iris.kernel.errors import NotSent
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import protected_context
@@ -52,8 +52,8 @@ class StateMembers(Struct, frozen=True):
 
     async def broadcast(self, payload: object) -> None:
         """Send to every member; see ``Node.broadcast``."""
-        await self._reach(_HANDSHAKE)
-        await self.broadcasts.broadcast(self.cluster, payload)
+        _, without_link = await reach_all(self.reach, self.cluster, _HANDSHAKE)
+        await self.broadcasts.broadcast(self.cluster, payload, without_link=without_link)
 
     @protected_context
     async def open_tunnel(self, member: NodeId, operation: str, timeout: float) -> AsyncIterator[Tunnel]:
@@ -62,7 +62,7 @@ class StateMembers(Struct, frozen=True):
         Raises:
             NotSent: that one cannot be reached now; others are not asked in its place.
         """
-        await self._reach(timeout)
+        await reach_all(self.reach, self.cluster, timeout)
         async with self.tunnels.open(self.cluster, timeout=timeout, operation=operation, prefer=member) as tunnel:
             if tunnel.sender.node != member:
                 raise NotSent(f"node {member} of cluster {self.cluster!r} cannot be reached now")
@@ -75,8 +75,3 @@ class StateMembers(Struct, frozen=True):
         rules = StopRules(timeout=timeout, count=count)
         survey = partial(self.surveys.open, self.cluster, payload, rules, operation, None, None)
         return open_with_all(self.reach, self.cluster, survey, timeout)
-
-    async def _reach(self, timeout: float) -> None:
-        """Link to the members that are not linked."""
-        if self.reach.lists(self.cluster):
-            await self.reach.reach(self.cluster, timeout, everybody=True)

@@ -266,7 +266,12 @@ class BridgeCopy:
             # In doubt it says to each primary that it knows nothing: its promise may be to the successor of any.
             revision = 0 if self._name in state.doubted else state.revision
             follow = Follow(
-                copy=self._name, term=self._term, promised=state.promised, revision=revision, held=len(held)
+                copy=self._name,
+                term=self._term,
+                promised=state.promised,
+                revision=revision,
+                held=len(held),
+                disk=state.disk,
             )
             await send_message(tunnel, follow)
             await send_bytes(tunnel, held)
@@ -309,8 +314,8 @@ class BridgeCopy:
             # Only of the first one: a copy that is new counts as soon as the others know of it.
             emptied = begins and not self._position.number and self._name in learned.counted
             emptied = not self._position.whole and (emptied or self._state.emptied)
-            own = {"role": "copy", "term": self._state.term, "promised": term, "emptied": emptied}
-            await self._put(msgspec.structs.replace(learned, **own))
+            own = {"term": self._state.term, "promised": term, "emptied": emptied, "disk": self._state.disk}
+            await self._put(msgspec.structs.replace(learned, role="copy", **own))
 
     async def _receive(self, tunnel: Tunnel, term: int) -> None:
         while True:
@@ -404,11 +409,13 @@ async def open_copy(
 
 
 def _begin(store: Store) -> LogState:
-    """Make a log a copy, whatever it was."""
-    state = decode_state_untrusted(store.replication.state())
-    if state.role == "copy":
+    """Make a log a copy, whatever it was, and give its disk an identity."""
+    found = decode_state_untrusted(store.replication.state())
+    state = msgspec.structs.replace(found, role="copy", disk=found.disk or os.urandom(16).hex())
+    if found.role == "copy":
+        if state.disk != found.disk:
+            store.replication.put_state(encode_state(state))
         return state
-    state = msgspec.structs.replace(state, role="copy")
     store.replication.put_state(encode_state(state), position=Position(0, 0, False))
     return state
 

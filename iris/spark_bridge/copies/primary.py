@@ -204,7 +204,8 @@ class PrimaryCopies:
 
     def _in_step(self) -> tuple[int, int]:
         """Return how many copies have a part in confirmations, and how many are needed."""
-        here = sum(follower.participates and follower.name in self._state.counted for follower in self._all())
+        undoubted = self._undoubted()
+        here = sum(follower.participates and follower.name in undoubted for follower in self._all())
         return here, max(self._settings.min_copies, self._state.settings.min_copies)
 
     def _all(self) -> list[_Follower]:
@@ -223,7 +224,7 @@ class PrimaryCopies:
             elif not follower.participates:
                 state = "catching up"
             else:
-                state = "in step" if name in self._state.counted else "not counted"
+                state = "in step" if name in self._undoubted() else "not counted"
             found.append(CopyStatus(name=name, state=state, behind=behind))
         return found
 
@@ -272,7 +273,8 @@ class PrimaryCopies:
             await self.wait_news()
 
     def _count_following(self, number: int) -> int:
-        return sum(follower.follows >= number for follower in self._all() if follower.name in self._state.counted)
+        undoubted = self._undoubted()
+        return sum(follower.follows >= number for follower in self._all() if follower.name in undoubted)
 
     async def wait_room(self, before: int) -> None:
         """Wait while a copy that takes part has too much to write, or those that are needed have not ``before``.
@@ -326,6 +328,14 @@ class PrimaryCopies:
     def _count_known(self, revision: int) -> int:
         return sum(self._revisions.get(name, -1) >= revision for name in self._undoubted())
 
+    def _have_followed(self, revision: int) -> bool:
+        """Return whether none can have been promoted before a revision: a promotion needs one of those that know it.
+
+        Where the disks of all are lost, so is whatever was promoted with them.
+        """
+        strict = max(self._state.settings.min_copies, self._settings.min_copies)
+        return self._count_known(revision) >= min(len(self._undoubted()), strict)
+
     def _undoubted(self) -> list[str]:
         return [name for name in self._state.counted if name not in self._state.doubted]
 
@@ -359,15 +369,21 @@ class PrimaryCopies:
         self._notify()
 
     async def _count(self) -> None:
-        """Count the copies that every other one knows of."""
+        """Count the copies that every other one knows of, and those whose former disk promised nothing."""
 
         def count(state: LogState) -> dict[str, Any]:
+            changes: dict[str, Any] = {}
             counted = [
                 name
                 for name, added in state.copies.items()
                 if name in state.counted or all(self._revisions.get(other, -1) >= added for other in state.copies)
             ]
-            return {"counted": counted} if len(counted) > len(state.counted) else {}
+            if len(counted) > len(state.counted):
+                changes["counted"] = counted
+            doubted = [name for name in state.doubted if not (self._ready and self._have_followed(state.copies[name]))]
+            if len(doubted) < len(state.doubted):
+                changes["doubted"] = doubted
+            return changes
 
         if count(self._state):
             await self._write(count)
@@ -393,6 +409,7 @@ class PrimaryCopies:
                 "copies": {copy: added for copy, added in state.copies.items() if copy != name},
                 "counted": [copy for copy in state.counted if copy != name],
                 "doubted": [copy for copy in state.doubted if copy != name],
+                "disks": {copy: disk for copy, disk in state.disks.items() if copy != name},
             }
 
         await self._write(forget)
@@ -471,7 +488,11 @@ class PrimaryCopies:
         try:
             with follower.scope:
                 self._revisions[name] = asked.revision
-                await self._write(lambda state: self._met(state, name, asked.revision))
+                was_doubted = name in self._state.doubted
+                await self._write(lambda state: self._met(state, name, asked.revision, asked.disk))
+                await self._count()
+                if not was_doubted:
+                    self._warn_of_doubt(name)
                 follower.state = None
                 await send_message(tunnel, FollowAnswer(term=self.term, state=encode_state(self._state)))
                 await self._send_all(follower, term, held)
@@ -484,22 +505,34 @@ class PrimaryCopies:
             self._notify()
             await self._listen()
 
-    def _met(self, state: LogState, name: str, revision: int) -> dict[str, Any]:
-        """Return what changes as a copy comes that knows a revision."""
+    def _met(self, state: LogState, name: str, revision: int, disk: str) -> dict[str, Any]:
+        """Return what changes as a copy comes that knows a revision, from a disk.
+
+        Its disk is another one if it says so.  A copy of 0.9 says nothing of it, and one that knows nothing counts as
+        one that lost its disk.
+        """
+        known = state.disks.get(name, "")
+        disks = {"disks": {**state.disks, name: disk}} if disk != known else {}
         if name not in state.copies:
-            return {"copies": {**state.copies, name: state.revision + 1}}
-        if self._ready or revision or name not in state.counted or name in state.doubted:
-            return {}
-        _log.warning(
-            "copy %s of bridge %s has lost what it had: this primary waits for others, as one may have been promoted; "
-            "if none was, stop the copy and take it from the list: iris bridge drop --copy %s/%d",
-            name,
-            self._bridge,
-            name,
-            min(self._settings.shards),
-            extra={"bridge": self._bridge},
-        )
-        return {"doubted": [*state.doubted, name]}
+            return {**disks, "copies": {**state.copies, name: state.revision + 1}}
+        is_same = disk == known if disk and known else revision > 0
+        if is_same or name not in state.counted or (name in state.doubted and not disks):
+            return disks
+        # Known as one that was just added, too: who follows this primary says so by knowing that.
+        copies = {**state.copies, name: state.revision + 1}
+        return {**disks, "copies": copies, "doubted": sorted({*state.doubted, name})}
+
+    def _warn_of_doubt(self, name: str) -> None:
+        if name in self._state.doubted:
+            _log.warning(
+                "copy %s of bridge %s has lost what it had: this primary waits for others, as one may have been "
+                "promoted; if none was, stop the copy and take it from the list: iris bridge drop --copy %s/%d",
+                name,
+                self._bridge,
+                name,
+                min(self._settings.shards),
+                extra={"bridge": self._bridge},
+            )
 
     async def _listen(self) -> None:
         """Journal the changes of the log as long as there is a copy."""
@@ -587,7 +620,7 @@ class PrimaryCopies:
 
     def _note_copied(self) -> None:
         most = self._settings.min_copies
-        numbers = sorted((self._confirmed.get(name, -1) for name in self._state.counted), reverse=True)
+        numbers = sorted((self._confirmed.get(name, -1) for name in self._undoubted()), reverse=True)
         if self._ready and 0 < most <= len(numbers):
             self._copied = max(self._copied, numbers[most - 1])
 

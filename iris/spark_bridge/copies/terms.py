@@ -17,6 +17,7 @@ from typing import Final, Literal, final
 import msgspec
 
 from iris.kernel.errors import ConfigError
+from iris.kernel.numerals import read_whole
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.log import GROUP_IDLE
 from iris.spark_bridge.tier import Tier
@@ -67,7 +68,12 @@ class LogState(msgspec.Struct, frozen=True, kw_only=True):
     counted: Sequence[str] = ()
     settings: Settings = Settings()
     doubted: Sequence[str] = ()
-    """Copies that counted and came back with nothing while their primary was not ready: what they promised is lost."""
+    """Copies that counted and came back on another disk: what they promised is lost, perhaps to a later primary.  They
+    count for no confirmation until other copies have shown that they follow."""
+    disk: str = ""
+    """Identity of the disk that this log is on: a random text made with the log.  Empty: it was made by 0.9."""
+    disks: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
+    """Of a primary: the disk on which each copy was when it came last, if it says so."""
     emptied: bool = False
     """True of a copy that counted, and began anew with nothing: what it confirmed before is lost until it is whole."""
 
@@ -97,6 +103,8 @@ class LogState(msgspec.Struct, frozen=True, kw_only=True):
             copies={copy: added for copy, added in self.copies.items() if copy != name},
             counted=tuple(copy for copy in self.counted if copy != name),
             settings=settings,
+            disk=self.disk,
+            disks={copy: disk for copy, disk in self.disks.items() if copy != name},
         )
 
 
@@ -131,7 +139,8 @@ def needed_acceptances(copies: int, min_copies: int) -> int:
 
 def split_followed(text: str) -> tuple[str, int]:
     """Read ``NAME/SHARD``; raise ConfigError for anything else."""
-    name, slash, shard = text.rpartition("/")
-    if not slash or not name or not shard.isdecimal():
+    name, slash, number = text.rpartition("/")
+    shard = read_whole(number)
+    if not slash or not name or shard is None:
         raise ConfigError(f"{text!r} names no shard of a bridge: give NAME/SHARD, for example bridge/0")
-    return name, int(shard)
+    return name, shard

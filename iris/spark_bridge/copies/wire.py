@@ -44,6 +44,8 @@ class Follow(Struct, kw_only=True):
     revision: Number
     held: Annotated[int, Meta(ge=0, le=_MOST_HELD)]
     """Size of the bytes that follow."""
+    disk: Annotated[str, Meta(max_length=64)] = ""
+    """Identity of its disk; empty: a copy of 0.9."""
 
 
 class FollowAnswer(Struct, kw_only=True):

@@ -15,6 +15,7 @@ from typing import Final, Literal, cast, final
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
+from iris.kernel.numerals import read_float, read_whole
 from iris.kernel.shapes import are_numbers, is_list, is_map
 from iris.patterns.pubsub.interest import check_pattern, check_topic
 from iris.spark_bridge.client import EARLIEST, LATEST, Connection, Position, TopicSelection, Where
@@ -311,11 +312,11 @@ class _Options:
         value = self.text(name)
         if value is None:
             return None
-        digits = value.strip()
-        if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and least <= int(digits) <= most):
+        number = read_whole(value.strip(), least, most)
+        if number is None:
             upto = "or more" if most == 2**63 - 1 else f"to {most}"
             raise ConfigError(f"option {name} is {value!r}: use a whole number, {least} {upto}")
-        return int(digits)
+        return number
 
     def timestamp(self, name: str) -> int | None:
         value = self.number(name, least=0)
@@ -327,10 +328,7 @@ class _Options:
         value = self.text(name)
         if value is None:
             return None
-        try:
-            seconds = float(value)
-        except ValueError:
-            seconds = -1.0
+        seconds = read_float(value.strip())
         if not 0 < seconds < 1e9:
             raise ConfigError(f"option {name} is {value!r}: use seconds above 0")
         return seconds
@@ -356,7 +354,7 @@ class _Options:
         parsed = _json(name, value, wanted)
         found = parsed if is_map(parsed) else {}
         good = all(
-            shard.isdecimal() and int(shard) < 2**31 and type(time) is int and 0 <= time <= _LAST_TIME
+            read_whole(shard, 0, 2**31 - 1) is not None and type(time) is int and 0 <= time <= _LAST_TIME
             for shard, time in found.items()
         )
         if not found or not good:

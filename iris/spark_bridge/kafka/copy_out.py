@@ -1,7 +1,7 @@
 """Connector from an embedded log into Kafka: each event once for who reads what is committed.
 
-A shard has one writer, and its place is written in the transaction of its events (``transactions``).  Connectors that
-are started twice by mistake end each other, and nothing is written twice.
+A shard has one writer, and its place is written in the transaction of its events (``transactions``).  Of connectors
+that are started twice by mistake the later one ends the other, and nothing is written twice.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ class CopyOut:
         self._wanted = TopicFilter(topics)
         self._watch = BridgeWatch(None, self._wanted)
         self._writers: dict[str, ShardWriter] = {}
+        self._failed: dict[str, ShardWriter] = {}
+        """Writers that are to be opened, also anew: these know whether another connector has begun since."""
         self._at: dict[str, int] = {}
         """Next offset of each shard: those before it are in Kafka."""
         self._moved = trio.current_time()
@@ -112,12 +114,13 @@ class CopyOut:
                     await self._watch.look(self._client)
                 for shard in self._watch.extents.keys() - self._writers.keys():
                     name = f"iris/{self._client.bridge}/{self._group}/{self._log.topic}/{shard}"
-                    writer = ShardWriter(self._log, state, places, name, self._over)
+                    fresh = ShardWriter(self._log, state, places, name, self._over)
+                    writer = self._failed.setdefault(shard, fresh)
                     place = await run_in_thread(writer.open)
                     begin = self._watch.extents[shard].earliest if place is None else place
                     await self._client.pin(self._address(shard), self._group, {shard: begin})
                     self._at[shard] = begin
-                    self._writers[shard] = writer
+                    self._writers[shard] = self._failed.pop(shard)
                 await self._watch.wait(self._client, self._at, _WAIT)
                 with one_error():
                     async with trio.open_nursery() as nursery:
@@ -176,7 +179,7 @@ class CopyOut:
         written = await run_in_thread(write)
         if written is None:
             # Where it failed nobody knows; the place does, once nothing of this name is under way any more.
-            del self._writers[shard]
+            self._failed[shard] = self._writers.pop(shard)
             writer.close()
             return False
         self.copied += written

@@ -250,9 +250,9 @@ class KafkaLog:
         largest = {"message.max.bytes": max(1000, state.max_record), "batch.size": min(1_000_000, state.max_record)}
         return Producer({**self._config, **PRODUCER, **largest, **further})
 
-    def consumer(self, group: str | None = None) -> Consumer:
+    def consumer(self, group: str | None = None, **settings: str) -> Consumer:
         """Return a consumer; without a group it is assigned partitions, and commits nothing."""
-        return Consumer({**self._config, **CONSUMER, "group.id": group or f"{_PREFIX}{self._bridge}"})
+        return Consumer({**self._config, **CONSUMER, **settings, "group.id": group or f"{_PREFIX}{self._bridge}"})
 
     @contextmanager
     def reading(self, partition: int, start: int) -> Iterator[RangeReader]:

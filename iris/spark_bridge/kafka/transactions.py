@@ -5,6 +5,9 @@ from there on that one can write nothing more; only then is the place read, from
 mark that the new writer puts behind it: the end of the topic, by a broker that does not know yet that it leads no more,
 may be before the place, and events would be written again.
 
+A writer whose transaction failed goes on only if the last mark is its own: one that stood still must not end the one
+that was started in its place.
+
 Everything here blocks, and is called in threads.
 """
 
@@ -107,6 +110,32 @@ class Places:
         finally:
             consumer.close()
 
+    def last(self, key: str) -> bytes | None:
+        """Return the value that was written last under a key, committed or not; None if there is none.
+
+        Raises:
+            BridgeUnreachable: the brokers do not answer.
+        """
+        found: bytes | None = None
+        wanted = key.encode()
+        # Uncommitted too: transactions of other shards that are open would hide what is committed behind them.
+        consumer = self._log.consumer(**{"isolation.level": "read_uncommitted"})
+        deadline = time.monotonic() + _PATIENCE
+        try:
+            consumer.assign([TopicPartition(self.topic, 0, 0)])
+            while True:
+                message = consumer.poll(_STEP)
+                error = None if message is None else message.error()
+                if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                    return found
+                if message is not None and error is None:
+                    if message.key() == wanted:
+                        found = message.value()
+                elif time.monotonic() > deadline or self._over.is_set():
+                    raise BridgeUnreachable(f"Kafka does not send its topic {self.topic!r} to its end")
+        finally:
+            consumer.close()
+
 
 @final
 class ShardWriter:
@@ -127,6 +156,8 @@ class ShardWriter:
         self._name = name
         self._over = over
         self._producer: Producer | None = None
+        self._marks: set[bytes | None] = set()
+        """Values under which this writer may find its mark: its own ones, and the one before them."""
         self._begun = 0.0
         """Time at which the last transaction began, on a clock that goes on while the machine sleeps."""
         self._failed: KafkaError | None = None
@@ -138,13 +169,18 @@ class ShardWriter:
         Raises:
             BridgeUnreachable: the brokers do not answer.
             ConfigError: they refuse the mark.
-            KafkaLost: another connector of this name has begun meanwhile.
+            KafkaLost: another connector of this name has begun meanwhile, or since this writer was opened before.
         """
         self.close()
+        last = self._places.last(f"{self._name}/mark")
+        if self._marks and last not in self._marks:
+            raise self._other_connector()
+        self._marks.add(last)
         seconds = {"transaction.timeout.ms": int(_TRANSACTION * 1000), "message.timeout.ms": int(_TRANSACTION * 1000)}
         producer = self._log.producer(self._state, **{"transactional.id": self._name}, **seconds)
         self._producer = producer
         mark = uuid.uuid4().hex.encode()
+        self._marks.add(mark)
         try:
             self._repeat(partial(producer.init_transactions, _STEP))
             # Not before: until here a writer that was presumed dead could commit, and move the place.
@@ -233,14 +269,17 @@ class ShardWriter:
         if error is not None and (self._failed is None or error.code() in _REFUSALS):
             self._failed = error
 
+    def _other_connector(self) -> KafkaLost:
+        return KafkaLost(
+            f"another connector writes {self._name} now: nothing is lost or written twice; have one of each --group"
+        )
+
     def _translated(self, error: KafkaException) -> Exception:
         reason: KafkaError = error.args[0]
         if reason.code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
             if _now() >= self._begun + _TRANSACTION:  # the brokers gave it up, and ``open`` tells where it goes on
                 return BridgeUnreachable(f"a transaction stood still for {_TRANSACTION:g} s or more")
-            return KafkaLost(
-                f"another connector writes {self._name} now: nothing is lost or written twice; have one of each --group"
-            )
+            return self._other_connector()
         for refused in (self._failed, reason):
             if refused is not None and refused.code() in _REFUSALS:
                 return ConfigError(

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from iris.kernel.config import KIB
+from iris.kernel.numerals import MAX_WHOLE, read_float, read_whole
 from iris.patterns.pubsub.queues import DELAY, MAX_PRIORITY, PRIORITY
 from iris.patterns.pubsub.subscribe import expires_after
 from iris.spark_bridge.events.schema import (
@@ -67,11 +68,8 @@ class JobRow(NamedTuple):
     @property
     def delay(self) -> float:
         """Seconds after its timestamp until which it is not assigned."""
-        try:
-            seconds = float(self.headers.get(DELAY, 0.0))
-        except ValueError:
-            return 0.0
-        return max(0.0, seconds)
+        seconds = read_float(self.headers.get(DELAY, ""))
+        return seconds if seconds > 0 else 0.0
 
     @property
     def expires(self) -> float:
@@ -81,11 +79,8 @@ class JobRow(NamedTuple):
     @property
     def priority(self) -> int:
         """Priority of the job: the header's number, cut to the range; 0 if there is none."""
-        text = self.headers.get(PRIORITY, "0")
-        try:
-            return max(-MAX_PRIORITY, min(MAX_PRIORITY, int(text[:3])))
-        except ValueError:
-            return 0
+        number = read_whole(self.headers.get(PRIORITY, ""), -MAX_WHOLE)
+        return 0 if number is None else max(-MAX_PRIORITY, min(MAX_PRIORITY, number))
 
 
 def rows_of(chunks: Sequence[Chunk], wanted: TopicFilter, start: int, end: int) -> list[JobRow]:

@@ -124,3 +124,36 @@ def test_what_dies_again_while_it_is_put_back_stays_dead(queue: Callable[..., st
     assert died == 2
     (letter,) = map(json.loads, queue("peek", "hopeless.dead", "--as", "workers").splitlines())
     assert letter["payload"] == "broken"
+
+
+def test_letters_that_come_meanwhile_keep_none_of_the_others_back(
+    queue: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a high priority come before all that were there, and fill the hand of who puts them back."""
+    monkeypatch.setattr("iris.cli.operators.queues.IN_HAND", 3)
+    count, ready, ended = 16, threading.Event(), threading.Event()
+
+    async def work() -> None:
+        async with iris.open_node("workers") as node, node.bridge().queue("urgent", attempts=1) as jobs:
+            await node.wait_for("bridge", timeout=60)
+            for number in range(count):
+                await jobs.put(number, priority=9 if number < count // 2 else 0, timeout=60)
+            worker, died = jobs.receive(16), 0
+            while not ended.is_set():
+                with trio.move_on_after(0.1):
+                    job = await anext(worker)
+                    job.fail("no good", permanent=True)
+                    died += 1
+                if died >= count:
+                    ready.set()
+
+    thread = threading.Thread(target=trio.run, args=(work,))
+    thread.start()
+    try:
+        assert ready.wait(60)
+        said = queue("redrive", "urgent", "--as", "workers")
+    finally:
+        ended.set()
+        thread.join()
+    assert f"{count} jobs are in queue urgent again" in said
+    assert "letters are left in urgent.dead: they came meanwhile" in said

@@ -237,3 +237,20 @@ def test_clients_ask_each_other_by_topics(run: Run) -> None:
             del c
 
     run(work, rights=RIGHTS)
+
+
+def test_what_a_client_says_of_a_payload_reaches_who_serves(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.client() as program, place.client() as raw:
+            assert await program.follow("$serve/orders") == [0]
+            await place.node.wait_for("orders")
+            raw.send(request("$call/orders", b"<p>", content_type="text/html", payload_format_indicator=1))
+            topic, asked = await next_request(program)
+            assert (asked.payload, asked.content_type, asked.payload_format_indicator) == (b"<p>", "text/html", 1)
+            assert not [name for name, _ in asked.user_properties if name.startswith("mqtt-")]
+            program.send(mqtt5.PublishPacket(topic, b"seen"))
+            assert (await raw.hear()).payload == b"seen"
+            await place.member.broadcast("orders", b"<p>", headers={"mqtt-content-type": "text/html"})
+            assert (await program.hear()).content_type == "text/html"
+
+    run(work, rights=RIGHTS)

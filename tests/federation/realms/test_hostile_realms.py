@@ -176,7 +176,7 @@ async def test_a_gateway_of_another_realm_cannot_have_us_give_up_nodes_of_our_ow
         (ours_there,) = realms.between[theirs].peers.values()
         target = (f"{shop.realm}/eu", bytes.fromhex(shop.id))
         source = f"{realms.theirs.nodes['acme-eu-gateway'].realm}/eu"
-        remembered = sites._links._not_before
+        remembered = sites._links._put_off
         known = len(remembered)
         for node, reason in (
             (bytes.fromhex(store.id), GONE),

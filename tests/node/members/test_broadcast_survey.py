@@ -398,3 +398,29 @@ async def test_a_survey_of_one_answer_takes_the_first_and_more_than_there_are_ta
                 gathered = [answer async for answer in answers]
             assert len(gathered) == expected
             assert len(answers.asked) - len(answers.missing) == len(gathered)
+
+
+async def test_a_member_that_is_not_linked_is_in_the_errors_and_among_the_lost(autojump_clock: MockClock) -> None:
+    """One that others reach, and only the caller does not."""
+    async with open_stage() as stage:
+        caches = Caches()
+        await caches.start(stage, 1)
+        stage.network.memory.partition(["shop"], ["cache-1"])
+        far = await stage.member(caches.service("cache-1"), "cache-1")
+        shop = await stage.node("shop", seeds=["cache-0"])
+        await shop.wait_for("cache")
+        await trio.sleep(3)
+        assert {member.node for member in shop.members("cache")} == {stage.nodes["cache-0"].id, far.id}
+        async with shop.survey("cache", 1) as answers:
+            assert [answer.payload async for answer in answers] == [["cache-0", 1]]
+        assert answers.ended_by == "all"
+        assert (answers.expected, answers.missing) == (2, (far.id,))
+        assert {node: type(error) for node, error in answers.errors.items()} == {far.id: iris.NotSent}
+        await shop.broadcast("cache", 1)
+        assert shop._broadcast_at_once("cache", 2, None)
+        statistics = shop.statistics().broadcasts
+        assert (statistics.sent, statistics.handed_over, statistics.lost) == (4, 2, {"no link": 2})
+        rows = {row.receiver: row.lost for row in (await shop.books()).rows if row.pattern == "broadcast"}
+        assert rows[far.id] == {"no link": 2}
+        await trio.sleep(IN_FLIGHT)
+        assert caches.numbers("cache-0") == [1, 2]

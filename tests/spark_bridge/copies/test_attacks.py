@@ -292,6 +292,64 @@ async def test_a_former_primary_and_a_copy_that_lost_its_disk_make_no_second_his
             nursery.cancel_scope.cancel()
 
 
+async def test_a_primary_that_was_cut_off_and_never_stopped_counts_no_copy_that_lost_its_disk(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("publisher", host="left-1") as left,
+        network.open_node("publisher", host="right-1") as right,
+        network.open_node("bridge", host="right-2") as operator,
+        network.open_node("bridge", host="right-3") as node,
+    ):
+        near = BridgeClient(left, "bridge", patience=20)
+        primary = open_primary(network, tmp_path / "primary", host="left-2")
+        async with ended(primary, "promoted elsewhere") as wait_ended:
+            async with open_follower(network, tmp_path / "a", "a", host="right-4") as a:
+                async with open_copy(node, bridge="bridge", shard=0, directory=tmp_path / "b", name="b") as b:
+                    await wait_copies(near, a="in step", b="in step")
+                    await left.publish_confirmed("a", b"1", timeout=60)
+                    network.memory.partition(["left-1", "left-2", "left-3"], [f"right-{n}" for n in range(1, 5)])
+                    await promote(operator, "bridge", 0, copy="b")
+                    settings = await b.wait_promoted()
+                async with reopen(node, "bridge", tmp_path / "b", settings, waiting=print):
+                    await a.wait_followed(2)
+                    await right.publish_confirmed("a", b"first", timeout=60)
+            for _ in range(2):  # it is as new when it comes a second time
+                async with open_follower(network, tmp_path / "another disk", "a", host="left-3") as emptied:
+                    with trio.fail_after(60):
+                        while not emptied.whole:  # noqa: ASYNC110 -- there is no event
+                            await trio.sleep(0.02)
+                    await wait_copies(near, a="not counted", b="away")
+                    with pytest.raises(RequestTimeout, match="0 of the 1 copies that it needs are in step"):
+                        await left.publish_confirmed("a", b"second", timeout=2)
+                    assert await values(near) == [b"1"]
+            network.memory.heal()
+            async with open_follower(network, tmp_path / "a", "a"):
+                await wait_ended()
+
+
+@pytest.mark.parametrize("others", [["b"], []])
+async def test_a_copy_on_another_disk_counts_again_once_the_others_show_that_they_follow(
+    tmp_path: Path, others: list[str]
+) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("publisher") as publisher,
+        open_primary(network, tmp_path / "primary"),
+    ):
+        client = BridgeClient(publisher, "bridge", patience=5)
+        async with AsyncExitStack() as stack:
+            for name in others:
+                await stack.enter_async_context(open_follower(network, tmp_path / name, name))
+            async with open_follower(network, tmp_path / "a", "a"):
+                await wait_copies(client, a="in step", **dict.fromkeys(others, "in step"))
+            replaced = await stack.enter_async_context(open_follower(network, tmp_path / "another disk", "a"))
+            await wait_copies(client, a="in step", **dict.fromkeys(others, "in step"))
+            for name in others:
+                assert name in replaced._state.counted
+        async with open_follower(network, tmp_path / "another disk", "a"):
+            await publisher.publish_confirmed("a", b"1", timeout=60)
+
+
 async def test_a_copy_that_has_left_counts_for_no_confirmation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with (
         open_network() as network,

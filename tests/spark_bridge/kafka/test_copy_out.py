@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -185,31 +186,41 @@ async def test_of_two_connectors_of_one_name_the_first_one_ends_and_nothing_is_w
     assert [record.value() for record in found] == [b"%d" % one for one in range(number)]
 
 
+class Stalling:
+    """Producers of which one stands still before a commit."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, wait: Callable[[], object]) -> None:
+        self.stalls = [False, False, True]
+        """The first mark, the first event, the second event."""
+        self._make: Any = KafkaLog.producer
+        self._wait = wait
+
+        def made(*args: Any, **options: Any) -> Any:
+            return self.producer(*args, **options)
+
+        monkeypatch.setattr(transactions, "_TRANSACTION", 1.0)
+        monkeypatch.setattr(KafkaLog, "producer", made)
+
+    def producer(self, *args: Any, **options: Any) -> Any:
+        producer, stalling = self._make(*args, **options), self
+
+        class Stalled:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(producer, name)
+
+            def commit_transaction(self, timeout: float) -> None:
+                if stalling.stalls and stalling.stalls.pop(0):
+                    assert producer.flush(30) == 0
+                    stalling._wait()
+                producer.commit_transaction(timeout)
+
+        return Stalled()
+
+
 async def test_a_connector_whose_transaction_stood_still_goes_on_from_the_last_committed_place(
     kafka: KafkaCluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make: Any = KafkaLog.producer
-    stalls = [False, False, True]  # the first mark, the first event, the second event
-
-    class Stalling:
-        def __init__(self, producer: Producer) -> None:
-            self._producer = producer
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._producer, name)
-
-        def commit_transaction(self, timeout: float) -> None:
-            if stalls and stalls.pop(0):
-                assert self._producer.flush(30) == 0
-                time.sleep(15)  # brokers look every 10 s for what they give up
-            self._producer.commit_transaction(timeout)
-
-    monkeypatch.setattr(transactions, "_TRANSACTION", 1.0)
-
-    def stalling(*args: Any, **options: Any) -> Stalling:
-        return Stalling(make(*args, **options))
-
-    monkeypatch.setattr(KafkaLog, "producer", stalling)
+    stalling = Stalling(monkeypatch, lambda: time.sleep(15))  # brokers look every 10 s for what they give up
     async with open_network() as network, embedded(network, tmp_path / "log"), network.open_node("desk") as desk:
         await desk.publish_confirmed("a", b"0", timeout=30)
         copy = copying(desk, kafka, topic)
@@ -218,8 +229,47 @@ async def test_a_connector_whose_transaction_stood_still_goes_on_from_the_last_c
             with trio.fail_after(60):
                 while copy.copied < 2:  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.02)
-    assert not stalls
+    assert not stalling.stalls
     assert [record.value() for record in committed(kafka, topic)] == [b"0", b"1"]
+
+
+async def test_a_connector_that_stood_still_is_fenced_by_the_one_that_was_started_in_its_place(
+    kafka: KafkaCluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced, ended = threading.Event(), trio.Event()
+
+    def stand_still() -> None:
+        assert replaced.wait(120)
+        time.sleep(1.1)  # longer than a transaction may take
+
+    stalling = Stalling(monkeypatch, stand_still)
+    async with open_network() as network, embedded(network, tmp_path / "log"), network.open_node("desk") as desk:
+        first, second = copying(desk, kafka, topic), copying(desk, kafka, topic)
+
+        async def run_first() -> None:
+            with pytest.raises(KafkaLost, match="another connector writes"):
+                await first.run()
+            ended.set()
+
+        await desk.publish_confirmed("a", b"0", timeout=30)
+        async with open_background() as nursery:
+            nursery.start_soon(run_first)
+            with trio.fail_after(60):
+                while first.copied < 1:  # noqa: ASYNC110 -- there is no event
+                    await trio.sleep(0.02)
+            await desk.publish_confirmed("a", b"1", timeout=30)
+            with trio.fail_after(60):
+                while stalling.stalls:  # noqa: ASYNC110 -- there is no event
+                    await trio.sleep(0.02)
+            async with running(second, 1):
+                replaced.set()
+                with trio.fail_after(60):
+                    await ended.wait()
+                await desk.publish_confirmed("a", b"2", timeout=30)
+                with trio.fail_after(60):
+                    while second.copied < 2:  # noqa: ASYNC110 -- there is no event
+                        await trio.sleep(0.02)
+    assert [record.value() for record in committed(kafka, topic)] == [b"0", b"1", b"2"]
 
 
 async def test_only_wanted_topics_are_copied_and_the_bridge_knows_how_far(

@@ -10,6 +10,7 @@ import trio
 from msgspec.structs import replace
 
 from iris.kernel.errors import ConfigError, summary_of
+from iris.kernel.numerals import shown
 from iris.kernel.tasks import checkpointed, open_background
 from iris.kernel.topic_syntax import is_own_topic
 from iris.patterns.bridge_protocol import (
@@ -128,6 +129,12 @@ class WorkQueue:
             worker._close()
 
 
+def check_queue(text: str, what: str) -> None:
+    """Raise ConfigError unless a text can name a queue."""
+    if not is_own_topic(text):
+        raise ConfigError(f"{what} is {shown(text)}: use a topic, tokens joined by dots, without '/', '+' or '#'")
+
+
 @asynccontextmanager
 async def open_work_queue(
     name: str,
@@ -140,8 +147,7 @@ async def open_work_queue(
 ) -> AsyncIterator[WorkQueue]:
     """See ``Bridge.queue``."""
     for text, what in ((name, "name"), (f"{name}{DEAD_SUFFIX}" if dead is None else dead, "dead")):
-        if not is_own_topic(text):
-            raise ConfigError(f"{what} is {text!r}: use a topic, tokens joined by dots, without '/', '+' or '#'")
+        check_queue(text, what)
     dead = name + DEAD_SUFFIX if dead is None else dead
     if dead == name:
         raise ConfigError(f"dead is {dead!r}: use another topic than that of the queue")

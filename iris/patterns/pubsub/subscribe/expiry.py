@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from iris.kernel.errors import ConfigError
-from iris.kernel.numerals import as_float, shown
+from iris.kernel.numerals import as_float, read_float, shown
 
 EXPIRES: Final = "expires"
 
@@ -20,13 +20,7 @@ MAX_EXPIRES: Final = 10 * 365 * 24 * 3600.0
 
 def expires_after(headers: Mapping[str, str]) -> float:
     """Return the seconds after which an event with these headers has expired; inf: it never does."""
-    text = headers.get(EXPIRES)
-    if text is None:
-        return math.inf
-    try:
-        seconds = float(text)
-    except ValueError:
-        return math.inf
+    seconds = read_float(headers.get(EXPIRES, ""))
     return math.inf if math.isnan(seconds) else seconds
 
 
