@@ -113,7 +113,7 @@ def found_by_search(site: Path, questions: Iterable[str]) -> dict[str, list[str]
             f"const questions = {json.dumps(sorted(questions))};"
             """
             while (!Search._index) await new Promise((go) => setTimeout(go, 50));
-            const pages = (results) => [...new Set(results.reverse().map(([page]) => page))];  // the best one is the last
+            const pages = (results) => [...new Set(results.reverse().map(([page]) => page))];
             const found = (question) => pages(Search._performSearch(...Search._parseQuery(question)));
             return Object.fromEntries(questions.map((question) => [question, found(question)]));
             """
