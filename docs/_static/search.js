@@ -34,6 +34,6 @@ if (typeof Search !== "undefined") {
     }
     Search._parseQuery(question); // keeps the words to highlight
     const ranked = [...pages.values()].sort((one, other) => one.score - other.score); // the best one is the last
-    return ranked.map(({ score, result }) => [...result.slice(0, 4), score, ...result.slice(5)]);
+    return ranked.slice(-20).map(({ score, result }) => [...result.slice(0, 4), score, ...result.slice(5)]);
   };
 }
