@@ -14,6 +14,8 @@ from iris.bench.cases import CASES, Case, Figure, Row, machine, spread
 HEAD = f"""\
 # Benchmarks
 
+<!-- index: latency, throughput, performance -->
+
 Written by `make bench`; do not edit. Every system does the same work in the same run: separate processes on loopback
 TCP, started anew for each trial, rounds interleaved (A B C, A B C, ...). A figure is the median of all rounds, with
 the least and the greatest in brackets. A run is refused where other programs take more than {LIMIT * 100:.0f} % of

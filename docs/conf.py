@@ -23,6 +23,7 @@ pygments_dark_style = "native"
 
 html_static_path = ["_static"]
 html_css_files = ["iris.css"]
+html_js_files = [("search.js", {"defer": "defer"})]  # read after Sphinx's own script of the search
 html_copy_source = False
 html_show_copyright = False
 html_show_sphinx = False

@@ -99,7 +99,7 @@ def door(
             )
             await stack.enter_async_context(connection.serving_metrics(node))
             clusters = programs.ServedClusters(node, bridge)
-            note(f"{node.id} is a door for {len(clients)} clients")
+            note(f"{node.id} is a door; clients: {len(clients)}")
             if http_at:
                 sockets = _listening(stack, http_at, plaintext or tls is not None)
                 limits = http.HttpLimits(connections=max_connections)

@@ -25,16 +25,18 @@ function tile(name, value, more, kind = "") {
     make("div", { class: "more", text: more }));
 }
 
+const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
+
 function showTiles({ books, members, carriers, rows }) {
   const request = books.request;
-  const failed = request ? request.expired + request.refused + Object.values(request.lost).reduce((a, b) => a + b, 0) : 0;
+  const failed = request ? request.expired + request.refused + sum(Object.values(request.lost)) : 0;
   const killed = members.filter((member) => member.killed);
-  const counted = Object.values(carriers).reduce((sum, of) => sum + of.flights, 0);
+  const counted = sum(Object.values(carriers).map((of) => of.flights));
   at("tiles").replaceChildren(
     tile("requests answered", request ? count.format(request.answered) : "–", "64 at a time"),
     tile("requests failed", count.format(failed), killed.length ? "a member was killed meanwhile" : "", failed ? "bad" : ""),
     tile("members killed", String(killed.length), killed.length ? `SIGKILL to process ${killed[0].process}` : "soon: one of three", killed.length ? "bad" : ""),
-    tile("flights that Spark has counted", count.format(counted), `of ${count.format(rows)}`));
+    tile("flights that Spark has counted", count.format(counted), rows ? `of ${count.format(rows)}` : ""));
 }
 
 function showMembers({ members }) {
@@ -44,6 +46,39 @@ function showMembers({ members }) {
     bar(member.served / most),
     make("span", { text: member.killed ? `killed after ${count.format(member.served)}` : count.format(member.served) }))));
   if (!members.length) at("members").append(make("p", { class: "empty", text: "they start" }));
+  showRates(members);
+}
+
+const SVG = "http://www.w3.org/2000/svg";
+const looks = []; // what each member had answered, whenever that was more than before
+
+// Replies a second, a column for each look: the part of who was killed ends, and the others take it over.
+function showRates(members) {
+  const total = sum(members.map((member) => member.served));
+  const now = performance.now() / 1000;
+  if (members.length && total !== looks.at(-1)?.total) looks.push({ now, total, served: new Map(members.map((member) => [member.process, member.served])) });
+  else if (looks.length === 1) looks[0].now = now; // they have not begun
+  const columns = looks.slice(1).map((look, before) => {
+    const since = looks[before];
+    const rate = (member) => Math.max(0, (look.served.get(member.process) ?? 0) - (since.served.get(member.process) ?? 0)) / (look.now - since.now);
+    return { from: since.now, to: look.now, rates: members.map(rate) };
+  });
+  at("rates").hidden = !columns.length;
+  if (!columns.length) return;
+  const most = Math.max(...columns.map((column) => sum(column.rates)));
+  const [first, last] = [columns[0].from, columns.at(-1).to];
+  const x = (time) => (600 * (time - first)) / (last - first);
+  at("most").textContent = `at most ${count.format(Math.round(most))}`;
+  at("chart").replaceChildren(...columns.flatMap(({ from, to, rates }) => {
+    let top = 80;
+    return rates.map((rate, turn) => {
+      const height = (80 * rate) / most;
+      const part = document.createElementNS(SVG, "rect");
+      const shape = { x: x(from), y: (top -= height), width: Math.max(0.5, x(to) - x(from) - 1), height, class: members[turn].killed ? "killed" : `turn${turn}` };
+      for (const [name, value] of Object.entries(shape)) part.setAttribute(name, value);
+      return part;
+    });
+  }));
 }
 
 function showStages({ stages }) {
@@ -57,7 +92,7 @@ function table(id, headings, rows) {
   const head = make("tr", {}, ...headings.map(([text, kind]) => make("th", { text, class: kind })));
   const lines = rows.map((row) => make("tr", {}, ...row.map((cell, column) => {
     const [label, kind] = headings[column];
-    const shown = make("td", { class: kind, "data-label": label });
+    const shown = make("td", { class: cell === "0" ? `${kind} zero` : kind, "data-label": label });
     shown.append(cell);
     return shown;
   })));
@@ -67,11 +102,15 @@ function table(id, headings, rows) {
 const mark = (right) => make("span", right ? { class: "ok", text: "✓" } : { class: "bad", text: "✗" });
 
 function showCarriers({ carriers, end }) {
-  at("spark").hidden = !Object.keys(carriers).length;
+  if (!Object.keys(carriers).length) {
+    at("carriers").replaceChildren(make("caption", { class: "empty", text: "Spark starts" }));
+    return;
+  }
   const most = Math.max(1, ...Object.values(carriers).map((of) => of.flights));
   const headings = [["carrier", "name"], ["", "bars"], ["flights", "n"], ["delay (min)", "n"]];
   if (end) headings.push(["pandas has the same", "n"]);
-  table("carriers", headings, Object.entries(carriers).map(([code, of]) => {
+  const ranked = Object.entries(carriers).sort(([, one], [, other]) => other.flights - one.flights);
+  table("carriers", headings, ranked.map(([code, of]) => {
     const cells = [of.name, bar(of.flights / most), count.format(of.flights), delay(of.mean_delay)];
     const pandas = end && end.pandas[code];
     if (end) cells.push(mark(pandas && pandas.flights === of.flights && pandas.mean_delay === of.mean_delay));
@@ -82,9 +121,12 @@ function showCarriers({ carriers, end }) {
 function showBooks({ books }) {
   const names = ["sent", "answered", "handed_over", "expired", "refused", "lost", "waiting"];
   const headings = [["pattern", "name"], ...names.map((name) => [name === "waiting" ? "under way" : name.replace("_", " "), "n"]), ["balance", "n"]];
-  table("books", headings, Object.entries(books).map(([pattern, of]) => {
-    const numbers = names.map((name) => (name === "lost" ? Object.values(of.lost).reduce((a, b) => a + b, 0) : of[name]));
-    const balanced = numbers[0] === numbers.slice(1).reduce((a, b) => a + b, 0);
+  const used = ["request", "broadcast", "survey", "tunnel", "publish"].filter((pattern) => books[pattern]?.sent);
+  at("balance").hidden = !used.length;
+  table("books", headings, used.map((pattern) => {
+    const of = books[pattern];
+    const numbers = names.map((name) => (name === "lost" ? sum(Object.values(of.lost)) : of[name]));
+    const balanced = numbers[0] === sum(numbers.slice(1));
     return [pattern, ...numbers.map((number) => count.format(number)), mark(balanced)];
   }));
 }
@@ -93,6 +135,7 @@ function showEnd({ end, rows }) {
   if (!end || !at("end").hidden) return;
   const wrong = end.checks.filter((check) => !check.ok).length;
   at("end").hidden = false;
+  at("plan").hidden = true;
   at("end").classList.toggle("bad", wrong > 0);
   at("verdict").textContent = wrong ? `${wrong} of ${end.checks.length} checks failed` : `${count.format(rows)} flights, ${end.checks.length} checks, all right`;
   at("checks").replaceChildren(...end.checks.map((check) => make("li", {}, mark(check.ok), ` ${check.name} `, make("small", { text: check.found }))));
@@ -111,7 +154,12 @@ function say(kind, text) {
   at("state").textContent = text;
 }
 
+function draw(state) {
+  for (const show of [showTiles, showMembers, showStages, showCarriers, showBooks, showEnd]) show(state);
+}
+
 async function follow() {
+  draw({ rows: 0, stages: [], members: [], books: {}, carriers: {}, end: null });
   for (;;) {
     let state;
     try {
@@ -120,10 +168,9 @@ async function follow() {
       say("broken", "the demo has ended: iris demo starts another one");
       return;
     }
-    at("about").textContent = `${count.format(state.rows)} flights, a dozen processes`;
-    for (const show of [showTiles, showMembers, showStages, showCarriers, showBooks, showEnd]) show(state);
+    draw(state);
     if (state.end) {
-      say("live", "over");
+      say(state.end.checks.every((check) => check.ok) ? "live" : "broken", "over");
       return;
     }
     const running = state.stages.filter((stage) => stage.seconds === null).map((stage) => stage.title);

@@ -17,6 +17,7 @@ import iris
 from iris.demo.checks import check_outcome
 from iris.demo.display import Stages
 from iris.demo.page import DemoPage, next_commands, open_page
+from iris.kernel.tasks import open_background
 from tests.support import browser
 from tests.support.command import open_terminal
 from tests.support.outcomes import counters, right_outcome
@@ -33,6 +34,13 @@ def answering(name: str, **operations: Callable[[iris.Request], object]) -> iris
     return service
 
 
+async def ask_on(node: iris.Node) -> None:
+    """Ask for the weather until the test has seen enough."""
+    while True:
+        await node.request("weather", operation="observe")
+        await trio.sleep(0.05)
+
+
 @browser.in_browser
 @pytest.mark.xdist_group("dash")  # one browser for all
 async def test_a_browser_sees_the_kill_the_balance_and_the_sums_and_then_the_end() -> None:
@@ -47,6 +55,7 @@ async def test_a_browser_sees_the_kill_the_balance_and_the_sums_and_then_the_end
         with browser.open_page(url) as shown:
             shown.watch_problems()
             shown.wait_for("document.querySelector('.row.killed') && document.querySelector('#carriers tbody tr')")
+            shown.wait_for("document.querySelector('#chart .killed')")
             assert shown.run("return document.getElementById('state').textContent") == "Ask"
             balance = dict.fromkeys(("request", "broadcast"), "")
             for row in shown.run(CELLS % "books"):
@@ -54,7 +63,7 @@ async def test_a_browser_sees_the_kill_the_balance_and_the_sums_and_then_the_end
             assert balance == {"request": "✓", "broadcast": "✗"}
             assert shown.run(CELLS % "carriers") == ["American Airlines Inc.2+1.50"]
             trio.from_thread.run_sync(ended.set)
-            shown.wait_for("!document.getElementById('end').hidden")
+            shown.wait_for("!document.getElementById('end').hidden && document.getElementById('plan').hidden")
             code = "return [...document.querySelectorAll('#commands code')].map((one) => one.textContent)"
             assert shown.run(code) == next_commands()
             assert shown.run("return document.querySelectorAll('#checks .ok').length") == len(check_outcome(outcome))
@@ -70,8 +79,9 @@ async def test_a_browser_sees_the_kill_the_balance_and_the_sums_and_then_the_end
         page.note_killed(os.getpid())
         async with open_page(page) as url, trio.open_nursery() as nursery:
             with stages.stage("Ask", total=2, unit="hours"):
-                async with page.watching(node):
+                async with page.watching(node), open_background() as asking:
                     nursery.start_soon(trio.to_thread.run_sync, look, url)
+                    asking.start_soon(ask_on, node)
                     await ended.wait()
             await page.finish(outcome, check_outcome(outcome))
 

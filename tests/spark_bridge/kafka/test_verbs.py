@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from docs.pages import ROOT, blocks
-from tests.support.command import Terminal, interrupt, open_terminal
+from tests.support.command import PATIENCE, Terminal, interrupt, open_terminal
 from tests.support.consoles import run_console
 from tests.support.kafka import KafkaCluster
 
@@ -39,6 +41,27 @@ def test_events_are_published_stored_shown_and_read(kafka: KafkaCluster, topic: 
         assert interrupt(bridge) == 0
         assert bridge.stderr is not None
         assert b"1 events stored, 0 refused, 0 not confirmed" in bridge.stderr.read()
+
+
+def test_a_log_moves_into_kafka(kafka: KafkaCluster, topic: str, terminal: Terminal) -> None:
+    embedded = ["bridge", "--topic", "orders.>", "--data", "log"]
+    copying = ["connect", "kafka", "--to", kafka.bootstrap, "--kafka-topic", topic]
+    with (
+        terminal.started(*embedded, announces="stores orders.>") as bridge,
+        terminal.started(*copying, announces=f"into topic {topic} of Kafka") as connector,
+    ):
+        for item in ("tea", "milk"):
+            assert terminal.run("pub", "orders.new", item, "--confirm", "--timeout", "60").returncode == 0
+        end = time.monotonic() + PATIENCE
+        while b": 0 events behind" not in terminal.run("bridge", "status").stdout:
+            assert time.monotonic() < end
+        assert interrupt(connector) == 0
+        assert interrupt(bridge) == 0
+    on_kafka = ["bridge", "--topic", "orders.>", "--kafka", kafka.bootstrap, "--kafka-topic", topic]
+    with terminal.started(*on_kafka, "--min-insync", "1", announces=f"in topic {topic} of Kafka"):
+        assert terminal.run("pub", "orders.new", "cake", "--confirm", "--timeout", "60").returncode == 0
+        read = terminal.run("log", "read", "orders.>").stdout.splitlines()
+    assert [json.loads(line)["value"] for line in read] == ["tea", "milk", "cake"]
 
 
 def test_the_terminals_of_kafka_md_show_what_it_says(kafka: KafkaCluster, topic: str) -> None:
