@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
+import inspect
 import json
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +279,29 @@ def runner(
         run_in_realm(tmp_path, monkeypatch, main)
 
     return run
+
+
+def with_door(runner: str = "run", **options: Any) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Run a test with a door: an async function of the place; its other parameters are fixtures.
+
+    Args:
+        runner: fixture that runs it.
+        options: of that, which are those of ``open_place``.
+    """
+
+    def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        @wraps(test)
+        def in_place(**fixtures: Any) -> None:
+            run: Run = fixtures.pop(runner)
+            run(partial(test, **fixtures), **options)
+
+        _, *others = inspect.signature(test).parameters.values()
+        parameters = (inspect.Parameter(runner, inspect.Parameter.POSITIONAL_OR_KEYWORD), *others)
+        in_place.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        del in_place.__wrapped__  # pytest would look through it, and see a coroutine
+        return in_place
+
+    return decorate
 
 
 def run_in_realm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Callable[[], Awaitable[None]]) -> None:
