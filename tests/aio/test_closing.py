@@ -8,7 +8,6 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 import trio.testing
@@ -19,10 +18,7 @@ import iris.aio
 from iris.aio.guest import _here
 from tests.support.closing import Arrivals, each_wait, silent_services
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 def test_what_waits_ends_when_its_node_is_closed() -> None:

@@ -24,10 +24,7 @@ import iris.aio
 from iris.aio.guest import _here
 from tests.support.aio import RUNNERS, Runner, open_guest_cast, use_virtual_clock
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 @pytest.fixture(params=RUNNERS)

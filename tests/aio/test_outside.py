@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,10 +24,7 @@ BROADCAST = 50
 WITHOUT = ASKED // 2
 """Steps of trio's in which the nodes may have looked after each other while so many were asked."""
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 @pytest.fixture(params=RUNNERS)

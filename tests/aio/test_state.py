@@ -11,10 +11,7 @@ import iris
 import iris.aio
 from tests.support.bridges import open_aio_bridge
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 def test_tasks_read_write_and_follow_a_document() -> None:

@@ -33,10 +33,7 @@ from taskiq.utils import maybe_awaitable  # noqa: E402
 
 from iris.aio.taskiq import BrokerOptions, IrisBroker  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 @asynccontextmanager

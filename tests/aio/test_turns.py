@@ -29,10 +29,7 @@ NO_OPERATIONS: Final = {
 Closed: Final = iris.aio.ClosedResourceError
 Case = tuple[str, Callable[[], Awaitable[object]], type[BaseException]]
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 async def enter(block: Callable[[], AbstractAsyncContextManager[object]]) -> None:

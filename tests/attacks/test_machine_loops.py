@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -19,10 +18,7 @@ import iris
 import iris.aio
 import iris.sync
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 @pytest.mark.parametrize("module", ["threading", "select"])

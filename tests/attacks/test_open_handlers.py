@@ -21,10 +21,7 @@ from iris.testing import open_network
 from tests.support.spans import recorded
 from tests.sync.test_node import open_pair
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 class Failing(SpanProcessor):
