@@ -146,7 +146,7 @@ class Node(OwnNode):
     async def request(
         self,
         cluster: str,
-        payload: Any = b"",
+        payload: object = b"",
         *,
         operation: str | None = None,
         key: str | None = None,
@@ -213,7 +213,7 @@ class Node(OwnNode):
 
     @checkpointed
     async def broadcast(
-        self, cluster: str, payload: Any, *, headers: Mapping[str, str] | None = None, wait: float = 0.0
+        self, cluster: str, payload: object, *, headers: Mapping[str, str] | None = None, wait: float = 0.0
     ) -> None:
         """Send a message to every member of a cluster; at most once per member, without replies.
 
@@ -269,7 +269,7 @@ class Node(OwnNode):
     def survey(
         self,
         cluster: str,
-        payload: Any,
+        payload: object,
         *,
         operation: str | None = None,
         timeout: float = 1.0,
@@ -383,7 +383,7 @@ class Node(OwnNode):
     async def publish_confirmed(
         self,
         topic: str,
-        payload: Any,
+        payload: object,
         *,
         key: str | None = None,
         timeout: float = 5.0,
@@ -419,7 +419,7 @@ class Node(OwnNode):
     async def retain(
         self,
         topic: str,
-        payload: Any,
+        payload: object,
         *,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -452,7 +452,7 @@ class Node(OwnNode):
     async def retain_confirmed(
         self,
         topic: str,
-        payload: Any,
+        payload: object,
         *,
         key: str | None = None,
         timeout: float = 5.0,
@@ -475,7 +475,7 @@ class Node(OwnNode):
     async def _publish(
         self,
         topic: str,
-        payload: Any,
+        payload: object,
         key: str | None,
         headers: Mapping[str, str] | None,
         *,

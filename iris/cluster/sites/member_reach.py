@@ -47,7 +47,7 @@ class MemberReach:
         self._reached: dict[tuple[str, bool], int] = {}
         """Versions of the membership at which enough members of a cluster, or all of them, were linked."""
         self._asked: dict[tuple[str, bool], None] = {}
-        """What was asked since ``used_since`` was called for the last time."""
+        """Addresses that were asked since ``used_since`` was called for the last time."""
         self._asked_at: dict[tuple[str, bool], float] = {}
 
     def __repr__(self) -> str:

@@ -169,7 +169,7 @@ class NetworkTransport:
         self._dials = DialSlots(DIALS)
         self._observer: ConnectionObserver | None = None
         self._unwatch: Callable[[], None] | None = None
-        """What ends the watch of an event loop over what arrives.  None: a task of trio's waits for that."""
+        """Ends the watch of an event loop over what arrives.  None: a task of trio's waits for that."""
         self._interrupted = Wakeup()
 
     async def listen(self, urls: Sequence[str]) -> tuple[str, ...]:

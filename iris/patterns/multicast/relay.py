@@ -47,7 +47,7 @@ _BOOKED: Final = 65536
 _STALLED: Final = 0.25
 
 _HELD: Final = 1 << 20
-"""Bytes of messages of one origin that wait for links."""
+"""Waiting bytes of one origin's messages."""
 
 _HELD_SECONDS: Final = 2.0
 """Seconds for which a message waits for a link before those behind it count as not reached."""
@@ -118,7 +118,7 @@ class Relays(PeerObserver):
         self._report_news = Wakeup()
         self._held: list[_Held] = []
         self._held_bytes: Counter[NodeId] = Counter()
-        """Bytes that are held, by origin."""
+        """Held bytes, by origin."""
         mesh.register(kinds.Relay, self._receive)
         mesh.register(kinds.Relayed, self._receive_report)
 

@@ -50,7 +50,7 @@ _REFUSALS: Final = frozenset(
         *(KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION),
     }
 )
-"""What trying again does not change."""
+"""Errors that trying again does not change."""
 
 
 @final
@@ -130,7 +130,7 @@ class ShardWriter:
         self._begun = 0.0
         """Time at which the last transaction began, on a clock that goes on while the machine sleeps."""
         self._failed: KafkaError | None = None
-        """What has become of a record of the transaction that failed."""
+        """Error of a record of the transaction that failed."""
 
     def open(self) -> int | None:
         """End what was begun under this name, keep others from going on with it, and return the place, if it has one.
