@@ -12,6 +12,7 @@ import sniffio
 
 import iris
 import iris.aio
+from tests.support.async_tests import on_asyncio
 
 pytestmark = pytest.mark.usefixtures("own_home")
 
@@ -58,12 +59,10 @@ async def ask_a_handler() -> None:
         assert await client.request("shop") == "asyncio"
 
 
-def test_a_handler_whose_task_begins_at_once_runs_in_asyncio() -> None:
-    async def main() -> None:
-        asyncio.get_running_loop().set_task_factory(begin_at_once)
-        await ask_a_handler()
-
-    asyncio.run(main())
+@on_asyncio()
+async def test_a_handler_whose_task_begins_at_once_runs_in_asyncio() -> None:
+    asyncio.get_running_loop().set_task_factory(begin_at_once)
+    await ask_a_handler()
 
 
 begin_at_once: Any = getattr(asyncio, "eager_task_factory", _begin_at_once)

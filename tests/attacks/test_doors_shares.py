@@ -23,6 +23,7 @@ from iris.doors.mqtt import open_mqtt_door
 from iris.doors.tokens import grant
 from tests.doors.mqtt import place as mqtt
 from tests.doors.mqtt.place import Raw, connect_3, frame, publish_3, subscribe_3, text
+from tests.support.async_tests import on_asyncio
 from tests.support.doors import Place, Run, dial, open_place, rest_of, runner, with_door
 
 pytestmark = pytest.mark.long
@@ -298,21 +299,19 @@ async def test_a_quarter_of_the_connections_is_one_client_s(place: Place, count:
     assert answers.count(b"429") == max(0, count - 250)
 
 
-def test_a_client_that_has_rested_may_be_ahead_by_a_burst_and_no_more() -> None:
-    async def work() -> None:
-        one = processor.Processor()
-        for _ in range(1000):
-            await one.wait()
-        loop, began, turns = asyncio.get_running_loop(), 0.0, 0
-        await asyncio.sleep(0.2)
-        began = loop.time()
-        while loop.time() - began < 0.4:
-            await one.wait()
-            one.spend(0.004)
-            turns += 1
-        assert turns * 0.004 <= 0.4 * processor.SHARE + processor.BURST + 0.008
-
-    asyncio.run(work())
+@on_asyncio()
+async def test_a_client_that_has_rested_may_be_ahead_by_a_burst_and_no_more() -> None:
+    one = processor.Processor()
+    for _ in range(1000):
+        await one.wait()
+    loop, began, turns = asyncio.get_running_loop(), 0.0, 0
+    await asyncio.sleep(0.2)
+    began = loop.time()
+    while loop.time() - began < 0.4:
+        await one.wait()
+        one.spend(0.004)
+        turns += 1
+    assert turns * 0.004 <= 0.4 * processor.SHARE + processor.BURST + 0.008
 
 
 @with_door("run_mqtt")

@@ -18,6 +18,7 @@ import iris.aio
 import iris.sync
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
+from tests.support.async_tests import on_asyncio
 from tests.support.spans import recorded
 from tests.sync.test_node import open_pair
 
@@ -182,7 +183,8 @@ def test_with_threads_a_handler_that_ends_oddly_fails_and_its_node_serves_on(odd
 
 @pytest.mark.long
 @pytest.mark.parametrize("odd", [name for name in ODD if not name.startswith("exit")])
-def test_with_asyncio_a_handler_that_ends_oddly_fails_and_its_node_serves_on(odd: str) -> None:
+@on_asyncio()
+async def test_with_asyncio_a_handler_that_ends_oddly_fails_and_its_node_serves_on(odd: str) -> None:
     service = iris.Service("shop")
 
     @service.request
@@ -210,24 +212,21 @@ def test_with_asyncio_a_handler_that_ends_oddly_fails_and_its_node_serves_on(odd
         await tunnel.receive()
         raise odd_error(odd)
 
-    async def main() -> None:
-        async with (
-            iris.aio.open_node("member") as member,
-            member.join("shop", service),
-            iris.aio.open_node("client") as client,
-        ):
-            await client.wait_for("shop")
-            for operation in ("leave", "plain", "thread"):
-                with pytest.raises(iris.RemoteError):
-                    await client.request("shop", b"", operation=operation, timeout=5)
-            await client.broadcast("shop", 1)
-            with pytest.raises(iris.TunnelBroken):  # noqa: PT012
-                async with client.open_tunnel("shop") as tunnel:
-                    await tunnel.send(b"")
-                    await tunnel.receive()
-            assert await client.request("shop", b"still here") == b"still here"
-
-    asyncio.run(main())
+    async with (
+        iris.aio.open_node("member") as member,
+        member.join("shop", service),
+        iris.aio.open_node("client") as client,
+    ):
+        await client.wait_for("shop")
+        for operation in ("leave", "plain", "thread"):
+            with pytest.raises(iris.RemoteError):
+                await client.request("shop", b"", operation=operation, timeout=5)
+        await client.broadcast("shop", 1)
+        with pytest.raises(iris.TunnelBroken):  # noqa: PT012
+            async with client.open_tunnel("shop") as tunnel:
+                await tunnel.send(b"")
+                await tunnel.receive()
+        assert await client.request("shop", b"still here") == b"still here"
 
 
 @pytest.mark.long

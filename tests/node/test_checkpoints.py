@@ -40,7 +40,7 @@ async def check_all(cases: list[Case]) -> set[str]:
 
 
 async def test_every_operation_that_fails_or_waits_for_nothing_is_a_checkpoint(tmp_path: Path) -> None:
-    service = echo_service(iris)
+    service = echo_service()
     async with (  # noqa: SIM117 -- the node is closed before the others
         open_network() as network,
         network.open_node("bridge") as serving,

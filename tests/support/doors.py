@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
-import inspect
 import json
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ import iris.aio
 from iris.doors import grant
 from iris.doors.clients import ClientLimits, Clients
 from iris.doors.http import HttpDoor, HttpLimits, open_http_door
+from tests.support.async_tests import AsyncTest, plain_test, run_in_realm
 
 NOW = 1_000_000.0
 
@@ -281,7 +280,7 @@ def runner(
     return run
 
 
-def with_door(runner: str = "run", **options: Any) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+def with_door(runner: str = "run", **options: Any) -> Callable[[AsyncTest], Callable[..., None]]:
     """Run a test with a door: an async function of the place; its other parameters are fixtures.
 
     Args:
@@ -289,29 +288,7 @@ def with_door(runner: str = "run", **options: Any) -> Callable[[Callable[..., Aw
         options: of that, which are those of ``open_place``.
     """
 
-    def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-        @wraps(test)
-        def in_place(**fixtures: Any) -> None:
-            run: Run = fixtures.pop(runner)
-            run(partial(test, **fixtures), **options)
-
-        _, *others = inspect.signature(test).parameters.values()
-        parameters = (inspect.Parameter(runner, inspect.Parameter.POSITIONAL_OR_KEYWORD), *others)
-        in_place.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        del in_place.__wrapped__  # pytest would look through it, and see a coroutine
-        return in_place
+    def decorate(test: AsyncTest) -> Callable[..., None]:
+        return plain_test(test, lambda run, work: run(work, **options), runner, given=1)
 
     return decorate
-
-
-def run_in_realm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Callable[[], Awaitable[None]]) -> None:
-    """Run a program of asyncio in a local realm of its own."""
-    for name, below in (("IRIS_HOME", "home"), ("XDG_RUNTIME_DIR", "run")):
-        (tmp_path / below).mkdir(mode=0o700, exist_ok=True)
-        monkeypatch.setenv(name, str(tmp_path / below))
-
-    async def main() -> None:
-        async with asyncio.timeout(120):
-            await work()
-
-    asyncio.run(main())

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import trio
 
+import iris
 from iris.kernel.errors import ConfigError, DeliveryError, IrisError, LocalProtocolError, NoSuchCluster
 
 Case = tuple[str, Callable[[], Awaitable[object]], type[BaseException] | None]
@@ -32,9 +33,9 @@ async def last(source: Any) -> None:
         await source.__anext__()
 
 
-def echo_service(front: ModuleType) -> Any:
+def echo_service() -> iris.Service:
     """Return a service of the cluster ``worker``, whose tunnels ``echo`` send back what comes."""
-    service = front.Service("worker")
+    service = iris.Service("worker")
 
     @service.tunnel("echo")
     async def echo(tunnel: Any) -> None:
@@ -50,7 +51,7 @@ class Handles:
 
     front: ModuleType
     directory: Path
-    service: Any
+    service: iris.Service
     node: Any
     bridge: Any
     queue: Any
@@ -148,7 +149,7 @@ class Handles:
 
 
 @asynccontextmanager
-async def open_handles(front: ModuleType, node: Any, service: Any, directory: Path) -> AsyncGenerator[Handles]:
+async def open_handles(front: ModuleType, node: Any, service: iris.Service, directory: Path) -> AsyncGenerator[Handles]:
     """Open handles on a node that finds a bridge with the topics ``jobs`` and ``log``, and a member of ``worker``."""
     bridge = node.bridge()
     for cluster in ("worker", "bridge"):

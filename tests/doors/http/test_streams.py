@@ -18,7 +18,8 @@ from iris.doors import grant, withdraw
 from iris.doors.clients import ClientLimits
 from iris.doors.http import HttpLimits
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
-from tests.support.doors import Place, Run, greeters, next_event, open_place, rest_of, run_in_realm, with_door
+from tests.support.async_tests import in_realm
+from tests.support.doors import Place, Run, greeters, next_event, open_place, rest_of, with_door
 
 
 @with_door()
@@ -264,18 +265,16 @@ def test_what_a_client_follows_ends_with_its_token(run: Run, monkeypatch: pytest
     run(work, limits=ClientLimits(streams=1))
 
 
-def test_a_door_that_closes_ends_what_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        async with AsyncExitStack() as stack:
-            async with open_place(tmp_path) as place:
-                reader = await stack.enter_async_context(place.follow("topic=a"))
-                asking = asyncio.ensure_future(place.post("/request/greeters?operation=never&timeout=0.5"))
-                await place.counted.working.wait()
-            kind, told = await next_event(reader)
-            assert (kind, told["code"]) == ("end", "ended")
-            assert (await asking).status == 504
-
-    run_in_realm(tmp_path, monkeypatch, main)
+@in_realm
+async def test_a_door_that_closes_ends_what_is_open(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        async with open_place(tmp_path) as place:
+            reader = await stack.enter_async_context(place.follow("topic=a"))
+            asking = asyncio.ensure_future(place.post("/request/greeters?operation=never&timeout=0.5"))
+            await place.counted.working.wait()
+        kind, told = await next_event(reader)
+        assert (kind, told["code"]) == ("end", "ended")
+        assert (await asking).status == 504
 
 
 @with_door()

@@ -33,12 +33,8 @@ from tests.doors.mqtt.place import (
     subscribe_3,
     text,
 )
-from tests.support.doors import (
-    NOW,
-    Run,  # fmt: skip
-    run_in_realm,
-    with_door,
-)
+from tests.support.async_tests import run_in_realm
+from tests.support.doors import NOW, Run, with_door
 
 ONCE = QoS.AT_LEAST_ONCE
 

@@ -18,7 +18,8 @@ from iris.doors.nng import answering, counters, open_nng_door, sockets
 from iris.doors.nng.sockets import Room
 from iris.kernel.errors import ConfigError
 from tests.doors.nng.place import GREETINGS, Place, framed, open_place
-from tests.support.doors import Run, run_in_realm, with_door
+from tests.support.async_tests import in_realm, on_asyncio
+from tests.support.doors import Run, with_door
 
 
 async def is_served(place: Place, within: float = 5.0) -> bool:
@@ -44,31 +45,29 @@ async def test_a_message_too_large_is_refused_and_a_huge_one_ends_its_connection
     assert await is_served(place)
 
 
-def test_messages_that_wait_have_so_many_bytes_together_and_come_in_turn() -> None:
-    async def main() -> None:
-        room, began = Room(10), list[int]()
+@on_asyncio()
+async def test_messages_that_wait_have_so_many_bytes_together_and_come_in_turn() -> None:
+    room, began = Room(10), list[int]()
 
-        async def wait(number: int, size: int, until: asyncio.Event) -> None:
-            async with room.reserved(size):
-                began.append(number)
-                await until.wait()
+    async def wait(number: int, size: int, until: asyncio.Event) -> None:
+        async with room.reserved(size):
+            began.append(number)
+            await until.wait()
 
-        ends = [asyncio.Event() for _ in range(5)]
-        tasks = [asyncio.create_task(wait(at, size, ends[at])) for at, size in enumerate((6, 4, 3, 20, 1))]
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert (began, room.taken) == ([0, 1], 10)
-        tasks[2].cancel()
-        ends[1].set()
-        await tasks[1]
-        await asyncio.sleep(0)
-        assert (began, room.taken) == ([0, 1], 6), "the next one is larger than all, and waits to be alone"
-        for end in ends:
-            end.set()
-        await asyncio.wait(tasks)
-        assert (began, room.taken) == ([0, 1, 3, 4], 0)
-
-    asyncio.run(main())
+    ends = [asyncio.Event() for _ in range(5)]
+    tasks = [asyncio.create_task(wait(at, size, ends[at])) for at, size in enumerate((6, 4, 3, 20, 1))]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert (began, room.taken) == ([0, 1], 10)
+    tasks[2].cancel()
+    ends[1].set()
+    await tasks[1]
+    await asyncio.sleep(0)
+    assert (began, room.taken) == ([0, 1], 6), "the next one is larger than all, and waits to be alone"
+    for end in ends:
+        end.set()
+    await asyncio.wait(tasks)
+    assert (began, room.taken) == ([0, 1, 3, 4], 0)
 
 
 def test_one_that_announces_a_message_and_sends_none_is_ended(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,18 +279,16 @@ async def test_no_file_is_taken_away_to_listen(place: Place, tmp_path: Path) -> 
     assert await is_served(place)
 
 
-def test_a_door_that_closes_stops_what_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        async with open_place(tmp_path) as place:
-            asking = [asyncio.ensure_future(place.ask(b"greeters operation=never timeout=50")) for _ in range(3)]
-            await place.until(lambda: place.door.statistics().connections["req"] == 3)
-            await place.counted.working.wait()
-        for one in asking:
-            one.cancel()
-        await asyncio.wait(asking)
-        assert place.counted.stopped
-
-    run_in_realm(tmp_path, monkeypatch, main)
+@in_realm
+async def test_a_door_that_closes_stops_what_it_does(tmp_path: Path) -> None:
+    async with open_place(tmp_path) as place:
+        asking = [asyncio.ensure_future(place.ask(b"greeters operation=never timeout=50")) for _ in range(3)]
+        await place.until(lambda: place.door.statistics().connections["req"] == 3)
+        await place.counted.working.wait()
+    for one in asking:
+        one.cancel()
+    await asyncio.wait(asking)
+    assert place.counted.stopped
 
 
 @pytest.mark.parametrize(
