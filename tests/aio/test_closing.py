@@ -17,7 +17,7 @@ import iris
 import iris.aio
 from iris.aio.guest import _here
 from tests.support.async_tests import on_asyncio
-from tests.support.closing import Arrivals, each_wait, silent_services
+from tests.support.closing import Arrivals, each_wait, silent_services, take_what_is_left
 
 pytestmark = pytest.mark.usefixtures("own_home")
 
@@ -81,22 +81,7 @@ def test_a_coroutine_that_waits_for_events_is_dropped_after_its_loop_as_any_othe
 
 @on_asyncio()
 async def test_what_a_closed_node_has_left_is_taken_as_with_trio() -> None:
-    async with iris.aio.open_node("caller") as node:
-        losses = node.watch_losses()
-        async with (
-            node.subscribe("a") as events,
-            node.state("document") as state,
-            node.watch("caller") as changes,
-        ):
-            state["a"] = 1
-            keys = state.watch()
-            await node.publish("a", b"1")
-            await node.publish("a", b"2")
-    assert [event.payload async for event in events] == [b"1", b"2"]
-    assert [change.key async for change in keys] == ["a"]
-    assert [change async for change in changes] == []
-    assert [(loss.reason, loss.count) async for loss in losses] == [("receiver left", 2)]
-    assert [loss async for loss in losses] == []
+    await take_what_is_left(iris.aio.open_node("caller"))
 
 
 @pytest.mark.parametrize("in_a_task", [False, True])

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,7 @@ import trio
 import iris
 import iris.aio
 from iris.aio.guest import _here
-from tests.support.aio import RUNNERS, Runner, open_guest_cast, use_virtual_clock
+from tests.support.aio import RUNNERS, Runner, open_guest_cast, open_pair, use_virtual_clock
 from tests.support.async_tests import on_asyncio
 
 pytestmark = pytest.mark.usefixtures("own_home")
@@ -83,18 +82,6 @@ async def until(condition: Callable[[], bool], pause: float = 0.005) -> None:
     """Look until something holds; the time limit of the test ends it."""
     while not condition():
         await asyncio.sleep(pause)
-
-
-@asynccontextmanager
-async def open_pair(service: iris.Service) -> AsyncIterator[tuple[iris.aio.Node, iris.aio.Node]]:
-    """Open a member of a service's cluster, and a client."""
-    async with (
-        iris.aio.open_node("member") as member,
-        member.join(service.name, service),
-        iris.aio.open_node("client") as client,
-    ):
-        await client.wait_for(service.name)
-        yield member, client
 
 
 def test_every_pattern(run: Runner) -> None:

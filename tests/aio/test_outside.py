@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -14,7 +12,7 @@ import trio
 import iris
 import iris.aio
 from iris.aio.guest import enter_guest
-from tests.support.aio import RUNNERS, Runner
+from tests.support.aio import RUNNERS, Runner, open_pair
 from tests.support.async_tests import on_asyncio
 
 ASKED = 100
@@ -42,18 +40,6 @@ class Steps(trio.abc.Instrument):
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         self.count += 1
-
-
-@asynccontextmanager
-async def open_pair(service: iris.Service) -> AsyncIterator[tuple[iris.aio.Node, iris.aio.Node]]:
-    """Open a member of a service's cluster, and a client."""
-    async with (
-        iris.aio.open_node("member") as member,
-        member.join(service.name, service),
-        iris.aio.open_node("client") as client,
-    ):
-        await client.wait_for(service.name)
-        yield member, client
 
 
 def echo_service() -> iris.Service:

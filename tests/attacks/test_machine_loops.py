@@ -39,6 +39,9 @@ def test_where_gevent_has_replaced_what_a_node_needs_opening_one_says_so(
             asyncio.run(main())
         else:
             iris.sync.open_node("a").__enter__()
+    monkeypatch.setattr(monkey, "is_module_patched", {"socket"}.__contains__)
+    with iris.sync.open_node("a") as node:
+        assert node.clusters() is not None
 
 
 class _Loud(Exception):
