@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import os
 import shutil
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Final, final
 
 from tests.support.ports import free_port
+from tests.support.processes import freeze
 
 
 def find_etcd() -> Path | None:
@@ -58,8 +58,7 @@ class EtcdServer:
     def stopped(self) -> Iterator[None]:
         """Stop it in the block: it takes connections, and answers nothing."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
+        freeze(self._process)
         try:
             yield
         finally:

@@ -25,6 +25,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.support.maven import fetch_jars
 from tests.support.ports import free_port
+from tests.support.processes import freeze
 
 VERSION: Final = "4.1.1"
 INSTALL: Final = "Kafka's brokers are not to be had: apt install maven default-jre-headless"
@@ -171,7 +172,7 @@ class KafkaCluster:
 
     def freeze(self, number: int) -> None:
         """Let a broker do nothing until ``thaw``; its connections stay."""
-        self._processes[number].send_signal(signal.SIGSTOP)
+        freeze(self._processes[number])
 
     def thaw(self, number: int) -> None:
         """Let a frozen broker go on."""

@@ -20,6 +20,12 @@ READY = 120.0
 """Seconds that a process may take to start: this much only where others use the machine, too."""
 
 
+def freeze(process: subprocess.Popen[bytes]) -> None:
+    """Let a child of this process do nothing until SIGCONT.  Return when the last of its threads has stopped."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+
+
 @final
 class Child:
     """A process that says on standard error when it is ready.  Its children are killed with it.

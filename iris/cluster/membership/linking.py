@@ -38,6 +38,9 @@ _COURTESY: Final = 0.5
 _LATER: Final = 20.0
 """Factor of its own lateness that it waits in addition: a handshake goes through as many threads, of both nodes."""
 
+_LATER_AT_MOST: Final = 2.0
+"""Seconds that it waits for that at most: the other end may want no link, because by now it knows of many members."""
+
 _SPREAD: Final = 20.0
 """Factor of its lateness within which a node begins to dial: a newcomer that all discover at once has to answer all."""
 
@@ -340,10 +343,10 @@ class Linking:
             return
         elif dials_second(self._mesh.node, node) if dials == self._mesh.dial_only else dials:
             late = self._mesh.turns.lateness()
-            with trio.move_on_after(_COURTESY + _LATER * late):
+            with trio.move_on_after(_COURTESY + min(_LATER * late, _LATER_AT_MOST)):
                 await (wait.linked if late > _LATE else wait.hurry).wait()
         elif node in self._new and (late := self._mesh.turns.lateness()) > _LATE:
-            with trio.move_on_after(_SPREAD * late * share_of(self._mesh.node, node)):
+            with trio.move_on_after(min(_SPREAD * late, _LATER_AT_MOST) * share_of(self._mesh.node, node)):
                 await wait.linked.wait()
 
 

@@ -23,15 +23,16 @@ from iris.cluster.swim.failure_detector import FailureDetector
 from iris.cluster.swim.gossip import Accusation, Renewal
 from iris.cluster.swim.record_quota import RecordQuota
 from iris.cluster.swim.records import MemberState, NodeRecord, precedes
-from iris.cluster.swim.view import BUCKETS, NodeState
+from iris.cluster.swim.view import BUCKETS, NodeState, pick
 from iris.kernel.names import NodeId
 from iris.kernel.wire import Message, kinds, node_of
 
 _ASKED_AGAIN: Final = 0.5
 """Seconds before the same record or state is asked for, or sent to the same node, once more."""
 
-_SOON: Final = (1.0, 3.0)
-"""Seconds after a node has joined at which it compares views again: of many that join together some miss some."""
+_SOON: Final = 2.0
+"""Seconds after which a node that has heard of a member, or of what it serves now, compares views with one that is
+linked: of many that come together each may miss some."""
 
 _COMPARISONS: Final = 256
 """Comparisons begun that may still be answered.  Each bucket is answered for once: 250 bytes that claim to know
@@ -63,6 +64,8 @@ class StateExchange:
         """Records sent to each that wanted some, since it was last due to be answered."""
         self._comparing: dict[NodeId, set[int]] = {}
         self._retrying = False
+        self._has_news = False
+        """True while views are to be compared soon."""
         config = context.config
         context.timers.at(
             context.now + context.random.random() * config.synchronize_interval, self._synchronize_regularly
@@ -189,6 +192,7 @@ class StateExchange:
             return
         self._prober.joined(record.node)
         context.changed(member)
+        self._synchronize_soon()
 
     def _of_least_use(self, key: bytes, *, linked: bool) -> NodeId | None:
         """Return whose record may go for another one of the same key; ``linked``: for that of a linked node."""
@@ -240,6 +244,8 @@ class StateExchange:
             self._prober.renewed(member)
         context.spread_record(record, renewal)
         context.changed(member)
+        if renewal is None:
+            self._synchronize_soon()
 
     def _accuse(self, member: NodeState, to: NodeId) -> None:
         accusation = Accusation(node=member.record.node, incarnation=member.record.incarnation)
@@ -357,8 +363,6 @@ class StateExchange:
             self._contacts.clear()
             self._context.outbox.append(Synchronized(node=sender))
             self.synchronize(sender)
-            for pause in _SOON:
-                self._context.timers.at(self._context.now + pause, self._synchronize_with_one)
 
     # -- comparing ------------------------------------------------------------------------------------------
 
@@ -372,6 +376,19 @@ class StateExchange:
     def _synchronize_with_one(self) -> None:
         context = self._context
         for node in context.view.pick(context.random, 1):
+            self.synchronize(node)
+
+    def _synchronize_soon(self) -> None:
+        """Something is new, and so more may be."""
+        if not self._has_news:
+            self._has_news = True
+            self._context.timers.at(self._context.now + _SOON, self._synchronize_with_partner)
+
+    def _synchronize_with_partner(self) -> None:
+        """Compare with one that is linked: who is not is asked regularly, which is what joins parted halves."""
+        self._has_news = False
+        context = self._context
+        for node in pick([*filter(context.links.is_linked, context.partners())], context.random, 1):
             self.synchronize(node)
 
     def _forget_left(self) -> None:

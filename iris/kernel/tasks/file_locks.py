@@ -1,4 +1,4 @@
-"""Locks of files that one process has at a time, and that no child which it forks keeps.
+"""Locks of files that one process has at a time, or several that share it, and that no child which it forks keeps.
 
 The lock is the kernel's and of the open file: it ends with the process, however that dies.  A child has the open files
 of its parent, and with them would have its locks, for as long as it lives.
@@ -13,14 +13,18 @@ from typing import Final
 _ours: Final[set[int]] = set()
 
 
-def try_lock(descriptor: int) -> None:
+def try_lock(descriptor: int, *, shared: bool = False) -> None:
     """Lock an open file, which ``close_locked`` closes.
+
+    Args:
+        descriptor: the open file.
+        shared: others may have it as well that share it.
 
     Raises:
         OSError: another process has the lock, or the file system has none.
     """
     _ours.add(descriptor)
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
 
 
 def close_locked(descriptor: int) -> None:

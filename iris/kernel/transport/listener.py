@@ -167,30 +167,38 @@ class Listener:
         """Take connections to a Unix socket from now on: those of this user.  See ``listen``.
 
         A file that a dead process has left is replaced.  The mode is set before anybody can connect: until ``listen``
-        the system refuses everybody.  Meanwhile the directory is locked: another process would take a socket that is
-        bound and not open yet for one that is left over.  If it fails it leaves no file.
+        the system refuses everybody.  Meanwhile the directory has a lock that such processes share, and that who
+        replaces a file has alone: it would take a socket that is bound and not open yet for one that is left over.  If
+        it fails it leaves no file.
 
         Raises:
             OSError: somebody listens there, there is another file, or it cannot be made.
         """
         listener = keep_from_children(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         try:
-            with _locked(Path(path).parent):
-                try:
-                    listener.bind(path)
-                except OSError as error:
-                    if error.errno != errno.EADDRINUSE or not _is_left_over(path):
-                        raise
-                    Path(path).unlink()
-                    listener.bind(path)
-                try:
-                    Path(path).chmod(_FILE_MODE)
-                    self._begin(listener, greet)
-                except BaseException:
-                    Path(path).unlink()
-                    raise
+            directory = Path(path).parent
+            with _locked(directory, shared=True):
+                is_free = _bind(listener, path)
+                if is_free:
+                    self._begin_at(path, listener, greet)
+            if not is_free:
+                with _locked(directory, shared=False):
+                    if not _bind(listener, path):
+                        if not _is_left_over(path):
+                            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+                        Path(path).unlink()
+                        listener.bind(path)
+                    self._begin_at(path, listener, greet)
         except BaseException:
             listener.close()
+            raise
+
+    def _begin_at(self, path: str, listener: socket.socket, greet: Callable[[], Greeting]) -> None:
+        try:
+            Path(path).chmod(_FILE_MODE)
+            self._begin(listener, greet)
+        except BaseException:
+            Path(path).unlink()
             raise
 
     def _begin(self, listener: socket.socket, greet: Callable[[], Greeting]) -> None:
@@ -534,7 +542,7 @@ class Acceptor:
 
 
 @contextlib.contextmanager
-def _locked(directory: Path) -> Generator[None]:
+def _locked(directory: Path, *, shared: bool) -> Generator[None]:
     """Lock a directory against other processes of Iris for the length of the block, which is milliseconds.
 
     Raises:
@@ -545,7 +553,7 @@ def _locked(directory: Path) -> Generator[None]:
         until, pause = time.monotonic() + _LOCKED, _LOCKED_AGAIN
         while True:
             try:
-                try_lock(descriptor)
+                try_lock(descriptor, shared=shared)
                 break
             except BlockingIOError:
                 if time.monotonic() >= until:
@@ -557,6 +565,17 @@ def _locked(directory: Path) -> Generator[None]:
         yield
     finally:
         close_locked(descriptor)
+
+
+def _bind(listener: socket.socket, path: str) -> bool:
+    """Bind a socket to a path; return whether nothing was there."""
+    try:
+        listener.bind(path)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return False
+    return True
 
 
 def _is_left_over(path: str) -> bool:

@@ -113,11 +113,15 @@ class LogMember(Protocol):
         ...
 
 
-class MemoryShares(Protocol):
-    """Port of a queue to the others of its member, among which memory is divided: ``Queues``."""
+class Siblings(Protocol):
+    """Port of a queue to the others of its member, among which memory and places are divided: ``Queues``."""
 
     def share_of(self, cluster: str, /) -> int:
         """Return how many bytes of jobs each queue of a cluster may hold now.  It does not block."""
+        ...
+
+    def rest(self) -> None:
+        """Let those who wait for a place look: a queue may be idle now.  It does not block."""
         ...
 
 
@@ -143,13 +147,13 @@ class OpenQueue:
         group: group under which the bridge keeps its progress.
         member: the bridge's member.
         cluster: cluster in whose quota it is counted.
-        shares: how many bytes of jobs it may hold in memory.
+        siblings: how many bytes of jobs it may hold in memory, and who waits for its place.
     """
 
-    def __init__(self, name: str, group: str, member: LogMember, *, cluster: str, shares: MemoryShares) -> None:
+    def __init__(self, name: str, group: str, member: LogMember, *, cluster: str, siblings: Siblings) -> None:
         self.name: Final = name
         self.cluster: Final = cluster
-        self._shares = shares
+        self._siblings = siblings
         self.users = 0
         """Workers and requests that it is open for."""
         self.used = trio.current_time()
@@ -324,7 +328,7 @@ class OpenQueue:
         return (
             len(machine.jobs) - delayed < MOST_WAITING
             and machine.size < MOST_BYTES
-            and (not held or held < self._shares.share_of(self.cluster))
+            and (not held or held < self._siblings.share_of(self.cluster))
             and delayed < MOST_DELAYED
         )
 
@@ -584,7 +588,7 @@ class OpenQueue:
                 if job.place not in rows:  # trimmed before anyone got it, or damaged
                     self._machine.lapse(worker, job.place, trio.current_time())
                 elif job.row is None:
-                    room = min(MOST_BYTES, self._shares.share_of(self.cluster))
+                    room = min(MOST_BYTES, self._siblings.share_of(self.cluster))
                     if self._machine.size + job.size <= room:
                         self._machine.keep(job, rows[job.place])  # else it is read again if it is needed again
             kept = [(job, rows[job.place]) for job in held if job.place in rows]
@@ -623,6 +627,7 @@ class OpenQueue:
                     self._is_full = False
                     self._look.wake()
             self._is_writing = False
+            self._siblings.rest()
 
     def _mark(self, outcomes: Sequence[QueuedJob]) -> None:
         now = trio.current_time()

@@ -48,6 +48,9 @@ MOST_OF_CLUSTER: Final = 64
 BYTES_OF_CLUSTER: Final = 256 * MIB
 """Memory for the jobs of one cluster, in bytes: its queues share it."""
 
+_LEAVING: Final = 1.0
+"""Seconds that a queue too many waits for another one, whose worker has just left or whose outcomes are written."""
+
 _FORGOTTEN: Final = 60.0
 """Seconds, up to twice as many, after which an unused queue without a record in the log closes."""
 
@@ -93,6 +96,8 @@ class Queues:
         self._rights = rights
         self._open: dict[str, OpenQueue] = {}
         self._opening = trio.Lock()
+        self._rested = trio.lowlevel.ParkingLot()
+        """Here wait those whose queue is one too many; see ``rest``."""
 
     def __repr__(self) -> str:
         return f"<Queues {sorted(self._open)}>"
@@ -113,44 +118,64 @@ class Queues:
         Raises:
             QuotaExceeded: it would be one too many, and all others are in use.
         """
-        name = asked.name
-        async with self._opening:
-            queue = self._open.pop(name, None)
-            if queue is None:
-                cluster = account_of(sender.cluster)
-                await self._make_room(name, cluster)
-                queue = OpenQueue(name, asked.group, self._member, cluster=cluster, shares=self)
-                await self._nursery.start(queue.run)
-                self._nursery.start_soon(self._retire, queue)
-            self._open[name] = queue  # behind those that were used before
-            queue.users += 1
+        queue = await self._opened(asked, account_of(sender.cluster))
         try:
             yield queue
         finally:
             queue.users -= 1
             queue.used = trio.current_time()
+            self.rest()
+
+    async def _opened(self, asked: QueueAsk[object], cluster: str) -> OpenQueue:
+        """Return a queue with one more user; see ``_using``."""
+        name = asked.name
+        end = trio.current_time() + _LEAVING
+        while True:
+            async with self._opening:
+                queue = self._open.pop(name, None)
+                if queue is None and await self._make_room(name, cluster, is_last=trio.current_time() >= end):
+                    queue = OpenQueue(name, asked.group, self._member, cluster=cluster, siblings=self)
+                    await self._nursery.start(queue.run)
+                    self._nursery.start_soon(self._retire, queue)
+                if queue is not None:
+                    self._open[name] = queue  # behind those that were used before
+                    queue.users += 1
+                    return queue
+            with trio.move_on_at(end):
+                await self._rested.park()
 
     def _of_cluster(self, cluster: str) -> list[OpenQueue]:
         return [queue for queue in self._open.values() if queue.cluster == cluster]
 
     def share_of(self, cluster: str) -> int:
-        """See ``MemoryShares``."""
+        """See ``Siblings``."""
         return BYTES_OF_CLUSTER // max(1, len(self._of_cluster(cluster)))
 
-    async def _make_room(self, name: str, cluster: str) -> None:
-        """Make room for one more queue of a cluster, by closing the least recently used one."""
+    def rest(self) -> None:
+        """See ``Siblings``."""
+        self._rested.unpark_all()
+
+    async def _make_room(self, name: str, cluster: str, *, is_last: bool) -> bool:
+        """Make room for one more queue of a cluster, by closing the least recently used one; return whether that is so.
+
+        Raises:
+            QuotaExceeded: all are in use, and this is the last attempt.
+        """
         for found, most, whose in (
             (self._of_cluster(cluster), MOST_OF_CLUSTER, f"cluster {cluster!r}"),
             ([*self._open.values()], MOST_QUEUES, "all clusters together"),
         ):
             if len(found) >= most:
                 idle = next((queue for queue in found if queue.is_idle()), None)
+                if idle is None and not is_last:
+                    return False
                 if idle is None:
                     raise QuotaExceeded(
                         f"queue {name!r} would be one too many: a member of a bridge works on {most} for {whose} at a "
                         "time, and all of them have workers"
                     )
                 await self._close(idle)
+        return True
 
     async def _close(self, queue: OpenQueue) -> None:
         del self._open[queue.name]

@@ -352,6 +352,17 @@ def test_views_are_compared_now_and_then() -> None:
     assert 6 <= len(asked) <= 12
 
 
+def test_views_are_compared_soon_after_members_were_met() -> None:
+    swim = knowing(1, 2, 3)
+    run(swim, 10.0, deaf=False)
+    came = kinds.State(False, (record(4).as_update(), record(5).as_update()))
+    swim.receive(came, node(1), 10.0)
+    asked = [round(t, 2) for t, e in run(swim, 12.5, deaf=False) if sends([e], kinds.Sync)]
+    swim.receive(came, node(1), 12.5)
+    later = [round(t, 2) for t, e in run(swim, 15.0, deaf=False) if sends([e], kinds.Sync)]
+    assert (12.0 in asked, 14.5 in later) == (True, False)
+
+
 def test_a_record_that_says_nothing_new_is_not_read() -> None:
     swim = knowing(1, 2)
     known = replace(record(2).as_update(), name="no name")

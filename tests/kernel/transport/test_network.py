@@ -217,6 +217,18 @@ async def test_a_directory_that_another_process_locks_is_an_error_and_no_hang(tm
         os.close(descriptor)
 
 
+async def test_any_number_of_processes_may_begin_to_listen_in_a_directory_at_once(tmp_path: Path) -> None:
+    """One that has no turn of a processor in the middle of it holds up nobody."""
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        async with open_transports() as (transport,):
+            await transport.listen([f"ipc://{tmp_path}/s"])
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(descriptor)
+
+
 async def test_a_socket_that_has_taken_the_place_of_ours_stays(tmp_path: Path) -> None:
     path = tmp_path / "a"
     async with open_transports() as (transport,):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 import iris
 from iris.node.operators import gather_reports
@@ -85,6 +86,27 @@ async def test_a_queue_that_had_to_close_goes_on_as_it_was(tmp_path: Path, monke
         for name in names:
             found = await ask(desk, "queue", name)
             assert (found["done"], found["waiting"]) == (1, 0)
+
+
+@pytest.mark.usefixtures("_few")
+async def test_a_queue_too_many_gets_the_place_of_a_worker_that_is_leaving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "_LEAVING", 60.0)
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as node,
+        open_bridge(node, topics=["jobs.>"], directory=tmp_path),
+        AsyncExitStack() as stack,
+    ):
+        busy = await hold(network, stack, "busy", "jobs.1")
+        async with trio.open_nursery() as nursery:
+            async with AsyncExitStack() as leaving:
+                await hold(network, leaving, "busy", "jobs.2")
+                nursery.start_soon(ask, busy, "queue", "jobs.3")
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                assert [status.queue for status in (await gather_reports(node))["queues"]] == ["jobs.1", "jobs.2"]
+            nursery.start_soon(ask, busy, "queue", "jobs.4")
 
 
 async def hold(network: Network, stack: AsyncExitStack, cluster: str, *names: str) -> iris.Node:
