@@ -354,7 +354,7 @@ class ServedClusters:
         Raises:
             Problem: it may not, or keeps other outcomes there, for a program that came before.
         """
-        if cluster == self.bridge or cluster.startswith(f"{self.bridge}."):  # whoever asks a bridge trusts it
+        if cluster == self.bridge or cluster.startswith(f"{self.bridge}."):  # callers of a bridge trust it
             raise Problem(403, "not_allowed", f"{cluster!r:.300} is the bridge of this door, which no program serves")
         while (served := self._clusters.get(cluster)) is not None and served.is_leaving:
             await served.ended.wait()

@@ -273,7 +273,7 @@ class NetworkTransport:
         self.arrivals_changed()
 
     def reverse_due(self) -> None:
-        """See ``ReverseObserver.reverse_due``: whoever waits for frames waits until then."""
+        """See ``ReverseObserver.reverse_due``: a reader of frames waits until then."""
         self._interrupted.wake()  # where the task that reads is the one that waits, it looks anyway
 
     # -- connections that others open -----------------------------------------------------------------------

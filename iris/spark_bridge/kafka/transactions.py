@@ -210,7 +210,7 @@ class ShardWriter:
         self._repeat(partial(producer.commit_transaction, _STEP))
 
     def close(self) -> None:
-        """Leave what was begun to whoever opens next, and to the brokers, which give it up."""
+        """Leave what was begun to the next one that opens, and to the brokers, which give it up."""
         if self._producer is not None:
             self._producer.purge(blocking=False)
             self._producer = None
