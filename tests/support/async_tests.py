@@ -40,10 +40,14 @@ def plain_test(test: AsyncTest, run: Callable[..., None], *used: str, given: int
 def on_asyncio(runner: str | None = None) -> Callable[[AsyncTest], Callable[..., None]]:
     """Run a test by asyncio, or by a fixture that is given a coroutine."""
 
+    def by_asyncio(work: AsyncTest) -> None:
+        asyncio.run(work())
+
+    def by_fixture(run: Callable[[Coroutine[Any, Any, None]], None], work: AsyncTest) -> None:
+        run(work())
+
     def decorate(test: AsyncTest) -> Callable[..., None]:
-        if runner is None:
-            return plain_test(test, lambda work: asyncio.run(work()))
-        return plain_test(test, lambda run, work: run(work()), runner)
+        return plain_test(test, by_asyncio) if runner is None else plain_test(test, by_fixture, runner)
 
     return decorate
 

@@ -288,7 +288,10 @@ def with_door(runner: str = "run", **options: Any) -> Callable[[AsyncTest], Call
         options: of that, which are those of ``open_place``.
     """
 
+    def at_door(run: Run, work: AsyncTest) -> None:
+        run(work, **options)
+
     def decorate(test: AsyncTest) -> Callable[..., None]:
-        return plain_test(test, lambda run, work: run(work, **options), runner, given=1)
+        return plain_test(test, at_door, runner, given=1)
 
     return decorate
