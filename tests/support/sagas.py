@@ -51,12 +51,12 @@ async def open_shops(
         options: those of ``shop``, by its name.
     """
     async with AsyncExitStack() as stack:
-        bridge = await stack.enter_async_context(network.open_node("bridge", config=limits or iris.Config()))
+        bridge = await stack.enter_async_context(network.open_node("bridge", config=limits))
         await stack.enter_async_context(open_bridge(bridge, topics=["t.>"], directory=directory))
         served = await stack.enter_async_context(network.open_node("shops"))
         for name in ("stock", "money", "truck"):
             await stack.enter_async_context(served.join(name, shop(name, calls, **options.get(name, {}))))
-        one = await stack.enter_async_context(network.open_node("desk", config=config or iris.Config()))
+        one = await stack.enter_async_context(network.open_node("desk", config=config))
         two = await stack.enter_async_context(network.open_node("desk"))
         for desk in (one, two):
             await desk.wait_for("truck")
