@@ -79,7 +79,7 @@ def to_arrow(events: Iterable[LogEvent]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-def _value(payload: Any) -> tuple[str | None, bytes | None]:
+def _value(payload: object) -> tuple[str | None, bytes | None]:
     """Return the text of a payload; or its bytes, if they are none."""
     match payload:
         case None:

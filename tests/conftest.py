@@ -155,6 +155,12 @@ def _quick_passphrases() -> Iterator[None]:
 
 
 @pytest.fixture
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have nodes of the test find each other, and nobody else's."""
+    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
 def silent_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Check that nothing is logged as an error: a client's mistake is reported to that client, and counted."""
     with caplog.at_level(logging.DEBUG):

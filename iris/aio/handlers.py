@@ -9,7 +9,7 @@ A plain ``def`` is called in the loop's thread, as with trio in the node's; one 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from contextvars import Context
 from functools import partial
@@ -27,7 +27,7 @@ from iris.aio.handles import Tunnel
 from iris.kernel.tasks import Wakeup
 from iris.patterns.messages import OwnNode, Request
 from iris.patterns.request import Deadlines
-from iris.patterns.service import CutOff, OutsideTask, Service
+from iris.patterns.service import CutOff, OutsideWork, RequestHandler, Service
 from iris.patterns.tunnel import Tunnel as TrioTunnel
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class _RequestHandler:
 
     __slots__ = ("_guest", "_handler", "_node")
 
-    def __init__(self, guest: Guest, node: OwnNode, handler: Callable[[Request], Any]) -> None:
+    def __init__(self, guest: Guest, node: OwnNode, handler: RequestHandler) -> None:
         self._guest = guest
         self._node = node
         self._handler = handler
@@ -104,7 +104,7 @@ class LoopTask:
             self._is_cancelled = True
             self.task.cancel()
 
-    async def call(self, handler: Callable[[Request], Any], request: Request) -> Any:
+    async def call(self, handler: RequestHandler, request: Request) -> Any:
         """See ``OutsideTask``."""
         try:
             if self._was_stopped:
@@ -123,7 +123,7 @@ class LoopTask:
             self._ends = error
             raise RuntimeError(f"the handler raised {type(error).__name__}") from None
 
-    async def run(self, work: Callable[[OutsideTask], Coroutine[Any, Any, None]]) -> None:
+    async def run(self, work: OutsideWork) -> None:
         """Be the task, from its second step on: the first may run within trio, where a task factory begins at once."""
         guest = self._tasks.guest
         try:
@@ -162,7 +162,7 @@ class LoopTasks:
         self._error: BaseException | None = None
         self._news: Final = Wakeup()
 
-    def begin(self, work: Callable[[OutsideTask], Coroutine[Any, Any, None]], context: Context) -> None:
+    def begin(self, work: OutsideWork, context: Context) -> None:
         """See ``OutsideTasks``."""
         if not self.guest.loop.is_closed():
             number = next(self._numbers)

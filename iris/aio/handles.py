@@ -61,7 +61,7 @@ class Tunnel(Source[TrioTunnel, Any]):
     abort = direct(TrioTunnel.abort)
     statistics = direct(TrioTunnel.statistics)
 
-    async def send(self, payload: Any) -> None:
+    async def send(self, payload: object) -> None:
         """See ``iris.Tunnel.send``."""
         try:
             inner, guest = self._inner, self._guest
@@ -240,7 +240,7 @@ class ConfirmedEvents(Handle[TrioConfirmed]):
     async def publish(
         self,
         topic: str,
-        payload: Any,
+        payload: object,
         *,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,

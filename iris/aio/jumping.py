@@ -123,7 +123,7 @@ class _LoopClock(trio.abc.Clock):
     """
 
     autojump_threshold: Final = 0.0
-    """As of ``trio.testing.MockClock``: seconds without anything to do after which time jumps."""
+    """See ``trio.testing.MockClock``: seconds without anything to do after which time jumps."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -61,7 +61,7 @@ class Node(Handle[TrioNode], OwnNode):
     async def request(
         self,
         cluster: str,
-        payload: Any = b"",
+        payload: object = b"",
         *,
         operation: str | None = None,
         key: str | None = None,
@@ -123,7 +123,7 @@ class Node(Handle[TrioNode], OwnNode):
 
     @turning
     async def broadcast(
-        self, cluster: str, payload: Any, *, headers: Mapping[str, str] | None = None, wait: float = 0.0
+        self, cluster: str, payload: object, *, headers: Mapping[str, str] | None = None, wait: float = 0.0
     ) -> None:
         """See ``iris.Node.broadcast``."""
         node, guest = self._inner, self._guest
@@ -135,7 +135,7 @@ class Node(Handle[TrioNode], OwnNode):
     async def publish(
         self,
         topic: str,
-        payload: Any,
+        payload: object,
         *,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -164,7 +164,7 @@ class Node(Handle[TrioNode], OwnNode):
     async def retain(
         self,
         topic: str,
-        payload: Any,
+        payload: object,
         *,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,

@@ -31,7 +31,7 @@ _OTHERS: Final = (
     Path(iris.__file__).parent,
     *map(Path, {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}),
 )
-"""Where code is that users have not written."""
+"""Directories of code that users have not written."""
 
 
 @click.command()

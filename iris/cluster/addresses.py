@@ -35,7 +35,7 @@ AT_ONE_SOURCE: Final = 4
 _Limiters = WeakValueDictionary[str, trio.CapacityLimiter]
 
 _limiters: Final[trio.lowlevel.RunVar[_Limiters]] = trio.lowlevel.RunVar("iris look-ups")
-"""By source, names together; those that are in use."""
+"""Limiters in use, by source; one for all names."""
 
 
 async def resolve_host(host: str, kind: int) -> list[tuple[int, SocketAddress]]:

@@ -13,7 +13,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Final, Protocol, final
+from typing import Final, Generic, Protocol, TypeVar, final
 
 import trio
 
@@ -21,8 +21,10 @@ import iris.aio
 from iris.doors.problems import Problem
 from iris.kernel.errors import IrisError, RemoteError
 from iris.patterns.messages import Message, Request
-from iris.patterns.request import DRAINING
+from iris.patterns.request import DRAINING, MEMBER_LEFT
 from iris.patterns.service import Limits, Outcomes, Unserved, stand_in
+
+K = TypeVar("K")
 
 _UNANSWERED: Final = 3
 """Requests in a row that a program has left unanswered until their deadline, after which it gets one at a time."""
@@ -49,7 +51,7 @@ class Program(Protocol):
         """
         ...
 
-    async def tell(self, message: Message, /) -> bool:
+    async def broadcast(self, message: Message, /) -> bool:
         """Give it a broadcast; return False if it has none of the room for that.  It may wait for some."""
         ...
 
@@ -64,6 +66,48 @@ class Program(Protocol):
     def end(self) -> None:
         """End it: the node is a member no more."""
         ...
+
+
+@final
+class Asked:
+    """A request that a program has.
+
+    Attributes:
+        reply: its reply, once it is there.
+        size: bytes of the reply.
+    """
+
+    __slots__ = ("reply", "size")
+
+    def __init__(self) -> None:
+        self.reply: Final[asyncio.Future[object]] = asyncio.get_running_loop().create_future()
+        self.size = 0
+
+
+class AskedProgram(Generic[K]):
+    """Base of a ``Program`` whose protocol has requests, and neither tunnels nor a word for draining.
+
+    Args:
+        protocol: its name, for errors.
+    """
+
+    def __init__(self, protocol: str) -> None:
+        self._protocol = protocol
+        self._asked: dict[K, Asked] = {}
+        """Requests that the program has, by what its answers name them."""
+
+    async def talk(self, _: iris.aio.Tunnel, /) -> None:
+        """See ``Program``: refused."""
+        raise RemoteError("no_such_operation", f"a program of {self._protocol} has no tunnels")
+
+    def drain(self) -> None:
+        """See ``Program``: the connection ends when the node has left."""
+
+    def lose(self) -> None:
+        """Answer for what it was at, as it is gone."""
+        for asked in self._asked.values():
+            if not asked.reply.done():
+                asked.reply.set_exception(Unserved(MEMBER_LEFT))
 
 
 @final
@@ -258,7 +302,7 @@ class ServedCluster:
             await self._changed.wait()
 
     async def _broadcast(self, message: Message) -> None:
-        told = await asyncio.gather(*(place.program.tell(message) for place in self._places))
+        told = await asyncio.gather(*(place.program.broadcast(message) for place in self._places))
         self.missed += told.count(False)
         if not any(told):
             raise RuntimeError("no program had room for it")
@@ -310,7 +354,7 @@ class ServedClusters:
         Raises:
             Problem: it may not, or keeps other outcomes there, for a program that came before.
         """
-        if cluster == self.bridge or cluster.startswith(f"{self.bridge}."):  # whoever asks a bridge trusts it
+        if cluster == self.bridge or cluster.startswith(f"{self.bridge}."):  # callers of a bridge trust it
             raise Problem(403, "not_allowed", f"{cluster!r:.300} is the bridge of this door, which no program serves")
         while (served := self._clusters.get(cluster)) is not None and served.is_leaving:
             await served.ended.wait()

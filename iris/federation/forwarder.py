@@ -481,7 +481,7 @@ class Forwarding:
         self.give_up_late()
         for site in self._aside.sites:
             if self._directory.reaches(site):
-                for waiting in self._aside.take(site, math.inf):
+                for waiting in self._aside.pop(site, math.inf):
                     self._divide(waiting.copy, {site: waiting.nodes}, waiting.owner, waiting.since)
 
     def give_up_late(self) -> None:
@@ -495,7 +495,7 @@ class Forwarding:
 
     def _give_up(self, before: float) -> None:
         for site in self._aside.sites:
-            late = self._aside.take(site, before)
+            late = self._aside.pop(site, before)
             if late:
                 self.refused["no route"] += len(late)
 

@@ -53,7 +53,7 @@ def is_name(value: object) -> TypeGuard[str]:
 
 
 OWN: Final = "iris."
-"""What names of clusters and operations of Iris itself begin with: no program serves them."""
+"""Prefix of the names of clusters and operations of Iris itself: no program serves them."""
 
 _BRIDGE: Final = "bridge"
 """Name of a bridge that has no other one; those of its members and copies begin with it and a dot."""

@@ -155,7 +155,7 @@ class Calls:
     async def request(
         self,
         cluster: str,
-        payload: Any,
+        payload: object,
         *,
         operation: str | None = None,
         key: str | None = None,

@@ -16,14 +16,7 @@ from iris.cluster.sites import open_with_all, open_with_one, reach_all
 from iris.kernel.errors import ConfigError, NoSuchCluster
 from iris.kernel.names import OWN, NodeId, check_address, check_name
 from iris.kernel.tasks import checkpoint_after_error, checkpointed, protected_context
-from iris.node.arguments import (
-    check_count,
-    check_is,
-    check_request,
-    check_timeout,
-    check_wait,
-    check_whom,
-)
+from iris.node.arguments import check_count, check_is, check_request, check_timeout, check_wait, check_whom
 from iris.node.bridge import Bridge
 from iris.node.calls import too_few
 from iris.node.documents import Documents
@@ -145,7 +138,7 @@ class Node(OwnNode):
     async def request(
         self,
         cluster: str,
-        payload: Any = b"",
+        payload: object = b"",
         *,
         operation: str | None = None,
         key: str | None = None,
@@ -212,7 +205,7 @@ class Node(OwnNode):
 
     @checkpointed
     async def broadcast(
-        self, cluster: str, payload: Any, *, headers: Mapping[str, str] | None = None, wait: float = 0.0
+        self, cluster: str, payload: object, *, headers: Mapping[str, str] | None = None, wait: float = 0.0
     ) -> None:
         """Send a message to every member of a cluster; at most once per member, without replies.
 
@@ -267,7 +260,7 @@ class Node(OwnNode):
     def survey(
         self,
         cluster: str,
-        payload: Any,
+        payload: object,
         *,
         operation: str | None = None,
         timeout: float = 1.0,
@@ -383,7 +376,7 @@ class Node(OwnNode):
     async def publish_confirmed(
         self,
         topic: str,
-        payload: Any,
+        payload: object,
         *,
         key: str | None = None,
         timeout: float = 5.0,
@@ -411,15 +404,13 @@ class Node(OwnNode):
 
         Cancelled, the event may be stored; a late confirmation is dropped.
         """
-        if expires is not None:
-            headers = with_expiry(headers, expires)
-        await self._publish(topic, payload, key, headers, within=check_timeout(timeout), retain=False)
+        await self._publish(topic, payload, key, headers, expires, within=check_timeout(timeout), retain=False)
 
     @checkpointed
     async def retain(
         self,
         topic: str,
-        payload: Any,
+        payload: object,
         *,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -444,15 +435,13 @@ class Node(OwnNode):
 
         Cancelled while it waits, the event is in flight and retained, or neither.
         """
-        if expires is not None:
-            headers = with_expiry(headers, expires)
-        await self._publish(topic, payload, key, headers, within=None, retain=True)
+        await self._publish(topic, payload, key, headers, expires, within=None, retain=True)
 
     @checkpointed
     async def retain_confirmed(
         self,
         topic: str,
-        payload: Any,
+        payload: object,
         *,
         key: str | None = None,
         timeout: float = 5.0,
@@ -468,21 +457,22 @@ class Node(OwnNode):
 
         Cancelled before the event is published, nothing has happened; after that it is retained, and may be stored.
         """
-        if expires is not None:
-            headers = with_expiry(headers, expires)
-        await self._publish(topic, payload, key, headers, within=check_timeout(timeout), retain=True)
+        await self._publish(topic, payload, key, headers, expires, within=check_timeout(timeout), retain=True)
 
     async def _publish(
         self,
         topic: str,
-        payload: Any,
+        payload: object,
         key: str | None,
         headers: Mapping[str, str] | None,
+        expires: float | None,
         *,
         within: float | None,
         retain: bool,
     ) -> None:
         """Publish an event that is retained, or confirmed within some seconds, or both."""
+        if expires is not None:
+            headers = with_expiry(headers, expires)
         self._guard.check()
         self._first.check_not_client("publish")
         span: OpenSpan | None = None
@@ -567,14 +557,8 @@ class Node(OwnNode):
         """
         self._guard.check()
         self._first.check_not_client("publish")
-        timeout = check_timeout(timeout)
-        return open_confirmed_events(
-            self._pubsub.confirming,
-            self._config,
-            timeout,
-            observer=self._tracing,
-            guard=self._guard,
-        )
+        within, confirming = check_timeout(timeout), self._pubsub.confirming
+        return open_confirmed_events(confirming, self._config, within, observer=self._tracing, guard=self._guard)
 
     def subscribe(
         self,

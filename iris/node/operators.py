@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("iris")
 
+_DRAIN_TIMEOUT: Final = 2.0
+
 
 # -- answering ----------------------------------------------------------------------------------------------
 
@@ -144,14 +146,14 @@ async def ask_report(node: Node, member: NodeId, timeout: float) -> NodeReport:
     return report
 
 
-async def order_drain(node: Node, member: NodeId, cluster: str, *, draining: bool, timeout: float = 2.0) -> None:
+async def order_drain(node: Node, member: NodeId, cluster: str, *, draining: bool) -> None:
     """Have one member of a cluster take no new work, or work again; raises as ``Node.request`` does.
 
     Needs the right to serve ``iris.nodes.drain``.
     """
     node._guard.check()
     order = DrainOrder(cluster=cluster, draining=draining)
-    call = node._requests.call(DRAIN, order, timeout=timeout, member=member, idempotent=True)
+    call = node._requests.call(DRAIN, order, timeout=_DRAIN_TIMEOUT, member=member, idempotent=True)
     await node._requests.request(call)
 
 

@@ -82,7 +82,7 @@ class NodeStatistics(Statistics, frozen=True, kw_only=True):
     handshakes: int
     """Handshakes that were finished: new peers, reconnects and renewed sessions."""
     seeds: Mapping[str, SeedStatistics]
-    """What was learned of each seed that is looked up: a host name, SRV records, a Service of Kubernetes, a file."""
+    """Result for each seed that is looked up: a host name, SRV records, a Service of Kubernetes, a file."""
     refusals: Mapping[str, int]
     """Frames and messages that were refused, by reason, and what was reported of members."""
 

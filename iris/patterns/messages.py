@@ -126,7 +126,7 @@ class Request(Struct, Generic[N], frozen=True, kw_only=True):
     outbox: Outbox | None = None
     _node: N | None = None
     _part: Callable[[int, object], None] | None = None
-    """Of a survey: sends what one of so many has answered for whom the handler stands, or its error; see ``EACH``."""
+    """Sends the answer to a survey, or the error, of one of so many for whom the handler stands; see ``EACH``."""
 
     @property
     def node(self) -> N:

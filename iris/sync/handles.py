@@ -68,7 +68,7 @@ class Tunnel(Source[TrioTunnel, Any]):
     abort = direct(TrioTunnel.abort)
     statistics = direct(TrioTunnel.statistics)
 
-    def send(self, payload: Any) -> None:
+    def send(self, payload: object) -> None:
         """See ``iris.Tunnel.send``."""
         inner = self._inner
         self._portal.call(

@@ -54,7 +54,7 @@ _log: Final = logging.getLogger("iris")
 def _publish_at_once(
     node: TrioNode,
     topic: str,
-    payload: Any,
+    payload: object,
     key: str | None = None,
     headers: Mapping[str, str] | None = None,
     expires: float | None = None,
@@ -116,7 +116,7 @@ class Node(Handle[TrioNode], OwnNode):
     def request(
         self,
         cluster: str,
-        payload: Any = b"",
+        payload: object = b"",
         *,
         operation: str | None = None,
         key: str | None = None,
@@ -157,7 +157,7 @@ class Node(Handle[TrioNode], OwnNode):
         return value
 
     def broadcast(
-        self, cluster: str, payload: Any, *, headers: Mapping[str, str] | None = None, wait: float = 0.0
+        self, cluster: str, payload: object, *, headers: Mapping[str, str] | None = None, wait: float = 0.0
     ) -> None:
         """See ``iris.Node.broadcast``."""
         inner = self._inner
@@ -198,7 +198,7 @@ class Node(Handle[TrioNode], OwnNode):
     def retain(
         self,
         topic: str,
-        payload: Any,
+        payload: object,
         *,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,

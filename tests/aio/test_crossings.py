@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from inspect import isawaitable
-from pathlib import Path
 
 import pytest
 
@@ -13,10 +12,7 @@ import iris.aio
 import iris.sync
 from tests.support.crossings import NOTHING, OPERATIONS, TIMES, Cast, Cost, counted, open_others
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import uvloop
 import iris
 import iris.aio
 from iris.aio.testing import autojump_clock, open_network
+from tests.support.async_tests import on_asyncio
 
 
 def clock() -> float:
@@ -49,21 +50,18 @@ def test_hours_pass_at_once_and_in_their_order() -> None:
     assert time.monotonic() - began < 5
 
 
-def test_what_iris_waits_for_is_in_the_same_time() -> None:
+@on_asyncio()
+async def test_what_iris_waits_for_is_in_the_same_time() -> None:
     """Trio's deadlines and asyncio's alternate."""
-
-    async def main() -> None:
-        async with autojump_clock(), open_network() as network, network.open_node("desk") as desk:
-            began = clock()
-            with pytest.raises(iris.NoSuchCluster):
+    async with autojump_clock(), open_network() as network, network.open_node("desk") as desk:
+        began = clock()
+        with pytest.raises(iris.NoSuchCluster):
+            await desk.request("store", b"", wait=40.0)
+        assert clock() - began == pytest.approx(40, abs=1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(20):
                 await desk.request("store", b"", wait=40.0)
-            assert clock() - began == pytest.approx(40, abs=1)
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(20):
-                    await desk.request("store", b"", wait=40.0)
-            assert clock() - began == pytest.approx(60, abs=1)
-
-    asyncio.run(main())
+        assert clock() - began == pytest.approx(60, abs=1)
 
 
 async def in_asyncio(work: Callable[[], None]) -> None:
@@ -134,52 +132,47 @@ KEPT = {
 }  # fmt: skip
 
 
-def test_all_that_comes_from_outside_is_refused_within_and_works_after_it() -> None:
+@on_asyncio()
+async def test_all_that_comes_from_outside_is_refused_within_and_works_after_it() -> None:
     outside = {name for name in dir(asyncio.AbstractEventLoop) if not name.startswith("_")} - KEPT
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        async with autojump_clock():
-            for name in outside:
-                with pytest.raises(iris.ConfigError, match=rf"^{name}: in autojump_clock time is virtual"):
-                    getattr(loop, name)(0, print, 0)
-            with pytest.raises(iris.ConfigError, match=r"^subprocess_exec: "):
-                await asyncio.create_subprocess_exec("true")
-            with pytest.raises(iris.ConfigError, match=r"^create_connection: "):
-                await asyncio.open_connection("127.0.0.1", 9)
-            await asyncio.sleep(3600)
-            virtual = clock()
-        assert 0 <= clock() - virtual < 5, "time never goes back, and goes on as it really does"
-        assert clock() - time.monotonic() > 3000
-        near, far = socket.socketpair()
-        near.setblocking(False)
-        far.send(b"real")
-        assert await loop.sock_recv(near, 4) == b"real"
-        async with asyncio.timeout(60):
-            await asyncio.sleep(0.001)
-        near.close()
-        far.close()
-        async with autojump_clock(), autojump_clock():  # once more; and within itself it is the same one
-            await asyncio.sleep(3600)
-
-    asyncio.run(main())
+    loop = asyncio.get_running_loop()
+    async with autojump_clock():
+        for name in outside:
+            with pytest.raises(iris.ConfigError, match=rf"^{name}: in autojump_clock time is virtual"):
+                getattr(loop, name)(0, print, 0)
+        with pytest.raises(iris.ConfigError, match=r"^subprocess_exec: "):
+            await asyncio.create_subprocess_exec("true")
+        with pytest.raises(iris.ConfigError, match=r"^create_connection: "):
+            await asyncio.open_connection("127.0.0.1", 9)
+        await asyncio.sleep(3600)
+        virtual = clock()
+    assert 0 <= clock() - virtual < 5, "time never goes back, and goes on as it really does"
+    assert clock() - time.monotonic() > 3000
+    near, far = socket.socketpair()
+    near.setblocking(False)
+    far.send(b"real")
+    assert await loop.sock_recv(near, 4) == b"real"
+    async with asyncio.timeout(60):
+        await asyncio.sleep(0.001)
+    near.close()
+    far.close()
+    async with autojump_clock(), autojump_clock():  # once more; and within itself it is the same one
+        await asyncio.sleep(3600)
 
 
-def test_a_loop_of_which_a_socket_is_open_is_refused() -> None:
+@on_asyncio()
+async def test_a_loop_of_which_a_socket_is_open_is_refused() -> None:
     async def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
-    async def main() -> None:
-        server = await asyncio.start_server(accept, "127.0.0.1", 0)
-        with pytest.raises(iris.ConfigError, match="has a socket, pipe or subprocess open"):
-            async with autojump_clock():
-                raise AssertionError("it is not entered")
-        server.close()
-        await server.wait_closed()
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    with pytest.raises(iris.ConfigError, match="has a socket, pipe or subprocess open"):
         async with autojump_clock():
-            await asyncio.sleep(3600)
-
-    asyncio.run(main())
+            raise AssertionError("it is not entered")
+    server.close()
+    await server.wait_closed()
+    async with autojump_clock():
+        await asyncio.sleep(3600)
 
 
 def test_another_event_loop_is_refused_by_its_name() -> None:
@@ -191,14 +184,12 @@ def test_another_event_loop_is_refused_by_its_name() -> None:
     uvloop.run(main())
 
 
-def test_it_is_entered_before_the_first_node() -> None:
-    async def main() -> None:
-        async with open_network():
-            with pytest.raises(RuntimeError, match="enter autojump_clock before it"):
-                async with autojump_clock():
-                    raise AssertionError("it is not entered")
-
-    asyncio.run(main())
+@on_asyncio()
+async def test_it_is_entered_before_the_first_node() -> None:
+    async with open_network():
+        with pytest.raises(RuntimeError, match="enter autojump_clock before it"):
+            async with autojump_clock():
+                raise AssertionError("it is not entered")
 
 
 def test_a_node_that_outlives_the_block_goes_on_in_real_time() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
-from pathlib import Path
 from types import coroutine
 from typing import Any
 
@@ -13,11 +12,9 @@ import sniffio
 
 import iris
 import iris.aio
+from tests.support.async_tests import on_asyncio
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 @coroutine
@@ -62,12 +59,10 @@ async def ask_a_handler() -> None:
         assert await client.request("shop") == "asyncio"
 
 
-def test_a_handler_whose_task_begins_at_once_runs_in_asyncio() -> None:
-    async def main() -> None:
-        asyncio.get_running_loop().set_task_factory(begin_at_once)
-        await ask_a_handler()
-
-    asyncio.run(main())
+@on_asyncio()
+async def test_a_handler_whose_task_begins_at_once_runs_in_asyncio() -> None:
+    asyncio.get_running_loop().set_task_factory(begin_at_once)
+    await ask_a_handler()
 
 
 begin_at_once: Any = getattr(asyncio, "eager_task_factory", _begin_at_once)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,12 +21,10 @@ import trio
 import iris
 import iris.aio
 from iris.aio.guest import _here
-from tests.support.aio import RUNNERS, Runner, open_guest_cast, use_virtual_clock
+from tests.support.aio import RUNNERS, Runner, open_guest_cast, open_pair, use_virtual_clock
+from tests.support.async_tests import on_asyncio
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 @pytest.fixture(params=RUNNERS)
@@ -85,18 +82,6 @@ async def until(condition: Callable[[], bool], pause: float = 0.005) -> None:
     """Look until something holds; the time limit of the test ends it."""
     while not condition():
         await asyncio.sleep(pause)
-
-
-@asynccontextmanager
-async def open_pair(service: iris.Service) -> AsyncIterator[tuple[iris.aio.Node, iris.aio.Node]]:
-    """Open a member of a service's cluster, and a client."""
-    async with (
-        iris.aio.open_node("member") as member,
-        member.join(service.name, service),
-        iris.aio.open_node("client") as client,
-    ):
-        await client.wait_for(service.name)
-        yield member, client
 
 
 def test_every_pattern(run: Runner) -> None:
@@ -343,19 +328,17 @@ def test_a_timeout_and_a_task_group_cancel_what_they_should() -> None:
     asyncio.run(asyncio.wait_for(main(), 20))
 
 
-def test_a_task_that_is_cancelled_twice_still_waits_for_the_end() -> None:
-    async def main() -> None:
-        async with open_pair(shop_service()) as (_, client):
-            task = asyncio.ensure_future(client.request("shop", b"", operation="busy", timeout=30))
-            await asyncio.sleep(0.05)
-            task.cancel()
-            await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.wait([task])
-            assert task.cancelled()
-            assert client.statistics().requests.waiting == 0
-
-    asyncio.run(main())
+@on_asyncio()
+async def test_a_task_that_is_cancelled_twice_still_waits_for_the_end() -> None:
+    async with open_pair(shop_service()) as (_, client):
+        task = asyncio.ensure_future(client.request("shop", b"", operation="busy", timeout=30))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert client.statistics().requests.waiting == 0
 
 
 def holds_something(source: Any) -> bool:
@@ -366,35 +349,33 @@ def holds_something(source: Any) -> bool:
     return bool(source._inner._runs)
 
 
-def test_what_comes_in_the_moment_of_cancelling_is_kept() -> None:
-    async def main() -> None:
-        async with (
-            open_pair(shop_service()) as (member, client),
-            client.subscribe("orders.*") as events,
-            client.open_tunnel("shop") as tunnel,
-        ):
-            sources: tuple[tuple[Any, Any], ...] = (
-                (events, partial(member.publish, "orders.a")),
-                (tunnel, tunnel.send),
-            )
-            for source, send in sources:
-                taker = asyncio.ensure_future(anext(source))
-                await asyncio.sleep(0.05)
-                assert not taker.done()
-                await send(1)
-                await until(partial(holds_something, source), 0)  # and its taker does not know yet
-                taker.cancel()
-                await asyncio.wait([taker])
-                if taker.cancelled():
-                    came = await asyncio.wait_for(anext(source), 5)
-                else:
-                    came = taker.result()
-                assert getattr(came, "payload", came) == 1
-                await send(2)
+@on_asyncio()
+async def test_what_comes_in_the_moment_of_cancelling_is_kept() -> None:
+    async with (
+        open_pair(shop_service()) as (member, client),
+        client.subscribe("orders.*") as events,
+        client.open_tunnel("shop") as tunnel,
+    ):
+        sources: tuple[tuple[Any, Any], ...] = (
+            (events, partial(member.publish, "orders.a")),
+            (tunnel, tunnel.send),
+        )
+        for source, send in sources:
+            taker = asyncio.ensure_future(anext(source))
+            await asyncio.sleep(0.05)
+            assert not taker.done()
+            await send(1)
+            await until(partial(holds_something, source), 0)  # and its taker does not know yet
+            taker.cancel()
+            await asyncio.wait([taker])
+            if taker.cancelled():
                 came = await asyncio.wait_for(anext(source), 5)
-                assert getattr(came, "payload", came) == 2
-
-    asyncio.run(main())
+            else:
+                came = taker.result()
+            assert getattr(came, "payload", came) == 1
+            await send(2)
+            came = await asyncio.wait_for(anext(source), 5)
+            assert getattr(came, "payload", came) == 2
 
 
 def test_an_error_in_a_block_leaves_it_as_with_trio() -> None:
@@ -607,16 +588,14 @@ def test_the_end_of_a_loop_with_a_node_open_logs_nothing(caplog: pytest.LogCaptu
     assert caplog.records == []
 
 
-def test_all_other_tasks_can_be_cancelled_and_waited_for_in_a_node_s_block() -> None:
-    async def main() -> None:
-        async with open_pair(shop_service()) as (_, client):
-            others = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in others:
-                task.cancel()
-            await asyncio.wait_for(asyncio.gather(*others, return_exceptions=True), 5)
-            assert await client.request("shop", 2) == 2
-
-    asyncio.run(main())
+@on_asyncio()
+async def test_all_other_tasks_can_be_cancelled_and_waited_for_in_a_node_s_block() -> None:
+    async with open_pair(shop_service()) as (_, client):
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.wait_for(asyncio.gather(*others, return_exceptions=True), 5)
+        assert await client.request("shop", 2) == 2
 
 
 BY_HAND = """
@@ -700,39 +679,33 @@ def test_a_handler_that_ends_the_program_ends_it() -> None:
     assert raised.value.code == 3
 
 
-def test_a_handler_that_is_cancelled_before_it_has_begun_leaves_no_warning() -> None:
-    async def main() -> None:
-        async with open_pair(shop_service()) as (_, client):
-            for steps in range(40):
-                asking = asyncio.ensure_future(client.request("shop", b""))
-                for _ in range(steps):
-                    await asyncio.sleep(0)
-                asking.cancel()
-                await asyncio.wait([asking])
-        gc.collect()
-
-    asyncio.run(main())
+@on_asyncio()
+async def test_a_handler_that_is_cancelled_before_it_has_begun_leaves_no_warning() -> None:
+    async with open_pair(shop_service()) as (_, client):
+        for steps in range(40):
+            asking = asyncio.ensure_future(client.request("shop", b""))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            asking.cancel()
+            await asyncio.wait([asking])
+    gc.collect()
 
 
-def test_a_block_is_entered_once() -> None:
-    async def main() -> None:
-        block = iris.aio.open_node("a")
-        async with block:
-            with pytest.raises(RuntimeError, match="call open_node once for each block"):
-                await block.__aenter__()
-
-    asyncio.run(main())
+@on_asyncio()
+async def test_a_block_is_entered_once() -> None:
+    block = iris.aio.open_node("a")
+    async with block:
+        with pytest.raises(RuntimeError, match="call open_node once for each block"):
+            await block.__aenter__()
 
 
-def test_what_tells_of_a_closed_node_still_does() -> None:
-    async def main() -> None:
-        async with open_pair(shop_service()) as (_, client):
-            await client.request("shop", b"")
-        assert client.statistics().requests.answered == 1
-        assert client.clusters() == ("shop",)
-        assert len(client.members("shop")) == 1
-
-    asyncio.run(main())
+@on_asyncio()
+async def test_what_tells_of_a_closed_node_still_does() -> None:
+    async with open_pair(shop_service()) as (_, client):
+        await client.request("shop", b"")
+    assert client.statistics().requests.answered == 1
+    assert client.clusters() == ("shop",)
+    assert len(client.members("shop")) == 1
 
 
 def test_several_loops_one_after_the_other() -> None:
@@ -782,19 +755,18 @@ def test_a_request_from_another_loop_of_the_thread_is_not_sent() -> None:
     loop.close()
 
 
-def test_a_request_whose_coroutine_is_dropped_leaves_nothing() -> None:
-    async def main() -> None:
-        async with open_pair(shop_service()) as (_, client):
-            asking = client.request("shop", b"", operation="busy", timeout=30)
-            asking.send(None)
-            assert client.statistics().requests.waiting == 1
-            asking.close()
-            assert client.statistics().requests.waiting == 0
-
-    asyncio.run(main())
+@on_asyncio()
+async def test_a_request_whose_coroutine_is_dropped_leaves_nothing() -> None:
+    async with open_pair(shop_service()) as (_, client):
+        asking = client.request("shop", b"", operation="busy", timeout=30)
+        asking.send(None)
+        assert client.statistics().requests.waiting == 1
+        asking.close()
+        assert client.statistics().requests.waiting == 0
 
 
-def test_a_service_handler_that_cancels_itself_is_an_error_for_its_caller() -> None:
+@on_asyncio()
+async def test_a_service_handler_that_cancels_itself_is_an_error_for_its_caller() -> None:
     service = iris.Service("shop")
 
     @service.request
@@ -804,9 +776,6 @@ def test_a_service_handler_that_cancels_itself_is_an_error_for_its_caller() -> N
         task.cancel()
         await asyncio.sleep(1)
 
-    async def main() -> None:
-        async with open_pair(service) as (_, client):
-            with pytest.raises(iris.RemoteError, match="was cancelled"):
-                await client.request("shop", b"")
-
-    asyncio.run(main())
+    async with open_pair(service) as (_, client):
+        with pytest.raises(iris.RemoteError, match="was cancelled"):
+            await client.request("shop", b"")

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +12,8 @@ import trio
 import iris
 import iris.aio
 from iris.aio.guest import enter_guest
-from tests.support.aio import RUNNERS, Runner
+from tests.support.aio import RUNNERS, Runner, open_pair
+from tests.support.async_tests import on_asyncio
 
 ASKED = 100
 
@@ -25,10 +23,7 @@ BROADCAST = 50
 WITHOUT = ASKED // 2
 """Steps of trio's in which the nodes may have looked after each other while so many were asked."""
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 @pytest.fixture(params=RUNNERS)
@@ -47,18 +42,6 @@ class Steps(trio.abc.Instrument):
         self.count += 1
 
 
-@asynccontextmanager
-async def open_pair(service: iris.Service) -> AsyncIterator[tuple[iris.aio.Node, iris.aio.Node]]:
-    """Open a member of a service's cluster, and a client."""
-    async with (
-        iris.aio.open_node("member") as member,
-        member.join(service.name, service),
-        iris.aio.open_node("client") as client,
-    ):
-        await client.wait_for(service.name)
-        yield member, client
-
-
 def echo_service() -> iris.Service:
     service = iris.Service("shop")
 
@@ -69,23 +52,20 @@ def echo_service() -> iris.Service:
     return service
 
 
-def test_a_request_takes_no_step_of_trio_at_either_end(run: Runner) -> None:
-    async def main() -> None:
-        async with open_pair(echo_service()) as (_, client):
-            await client.request("shop", b"first")
-            steps = Steps()
-            trio.lowlevel.add_instrument(steps)
-            for number in range(ASKED):
-                assert await client.request("shop", number) == number
-            trio.lowlevel.remove_instrument(steps)
-            assert steps.count < WITHOUT
-
-    run(main())
+@on_asyncio("run")
+async def test_a_request_takes_no_step_of_trio_at_either_end() -> None:
+    async with open_pair(echo_service()) as (_, client):
+        await client.request("shop", b"first")
+        steps = Steps()
+        trio.lowlevel.add_instrument(steps)
+        for number in range(ASKED):
+            assert await client.request("shop", number) == number
+        trio.lowlevel.remove_instrument(steps)
+        assert steps.count < WITHOUT
 
 
-def test_a_broadcast_that_waits_for_nothing_takes_no_step_of_trio(
-    run: Runner,
-) -> None:
+@on_asyncio("run")
+async def test_a_broadcast_that_waits_for_nothing_takes_no_step_of_trio() -> None:
     service, all_heard = echo_service(), asyncio.Event()
     heard: list[object] = []
 
@@ -95,36 +75,29 @@ def test_a_broadcast_that_waits_for_nothing_takes_no_step_of_trio(
         if len(heard) == BROADCAST:
             all_heard.set()
 
-    async def main() -> None:
-        async with open_pair(service) as (_, client):
-            steps = Steps()
-            trio.lowlevel.add_instrument(steps)
-            for number in range(BROADCAST):
-                await client.broadcast("shop", number)
-            assert steps.count == 0
-            trio.lowlevel.remove_instrument(steps)
-            await asyncio.wait_for(all_heard.wait(), 10)
-            assert heard == list(range(BROADCAST))
-
-    run(main())
+    async with open_pair(service) as (_, client):
+        steps = Steps()
+        trio.lowlevel.add_instrument(steps)
+        for number in range(BROADCAST):
+            await client.broadcast("shop", number)
+        assert steps.count == 0
+        trio.lowlevel.remove_instrument(steps)
+        await asyncio.wait_for(all_heard.wait(), 10)
+        assert heard == list(range(BROADCAST))
 
 
-def test_a_call_that_waits_for_nothing_is_over_without_a_turn_of_the_loop_but_now_and_then(
-    run: Runner,
-) -> None:
-    async def main() -> None:
-        turns = [0]
-        async with iris.aio.open_node("shop") as node, node.subscribe("prices.tea") as events:
+@on_asyncio("run")
+async def test_a_call_that_waits_for_nothing_is_over_without_a_turn_of_the_loop_but_now_and_then() -> None:
+    turns = [0]
+    async with iris.aio.open_node("shop") as node, node.subscribe("prices.tea") as events:
+        await events.confirm([])
+        asyncio.get_running_loop().call_soon(turns.append, 1)
+        for _ in range(10):
             await events.confirm([])
-            asyncio.get_running_loop().call_soon(turns.append, 1)
-            for _ in range(10):
-                await events.confirm([])
-            assert turns == [0]
-            for _ in range(200):
-                await events.confirm([])
-            assert turns == [0, 1]
-
-    run(main())
+        assert turns == [0]
+        for _ in range(200):
+            await events.confirm([])
+        assert turns == [0, 1]
 
 
 def test_a_call_within_trio_waits_for_its_turn() -> None:
@@ -178,34 +151,31 @@ def test_each_request_has_a_context_and_a_task_of_its_own(run: Runner) -> None:
     assert tasks[0] is not tasks[1]
 
 
-def test_a_task_that_is_cancelled_before_its_handler_begins_is_an_error_for_its_caller_and_frees_its_place(
-    run: Runner,
-) -> None:
-    async def main() -> None:
-        async with (
-            iris.aio.open_node("shop") as node,
-            node.join("shop", echo_service(), limits=iris.Limits(concurrency=2)),
-        ):
-            own = asyncio.current_task()
-            for _ in range(5):
-                known = asyncio.all_tasks()
-                asking = asyncio.ensure_future(node.request("shop", b""))
-                while not (serving := asyncio.all_tasks() - known - {asking, own}):
-                    await asyncio.sleep(0)
-                for task in serving:
-                    task.cancel()
-                with pytest.raises(iris.RemoteError, match="was cancelled, and not by Iris"):
-                    await asking
-            assert await node.request("shop", b"still") == b"still"
-            service = node.statistics().services["shop"]
-            assert (service.running, service.queued, service.failed, service.served) == (0, 0, 5, 1)
-
-    run(main())
+@on_asyncio("run")
+async def test_a_task_that_is_cancelled_before_its_handler_begins_is_an_error_for_its_caller_and_frees_its_place() -> (
+    None
+):
+    async with (
+        iris.aio.open_node("shop") as node,
+        node.join("shop", echo_service(), limits=iris.Limits(concurrency=2)),
+    ):
+        own = asyncio.current_task()
+        for _ in range(5):
+            known = asyncio.all_tasks()
+            asking = asyncio.ensure_future(node.request("shop", b""))
+            while not (serving := asyncio.all_tasks() - known - {asking, own}):
+                await asyncio.sleep(0)
+            for task in serving:
+                task.cancel()
+            with pytest.raises(iris.RemoteError, match="was cancelled, and not by Iris"):
+                await asking
+        assert await node.request("shop", b"still") == b"still"
+        service = node.statistics().services["shop"]
+        assert (service.running, service.queued, service.failed, service.served) == (0, 0, 5, 1)
 
 
-def test_a_task_factory_may_await_what_it_is_given_in_a_coroutine_of_its_own(
-    run: Runner,
-) -> None:
+@on_asyncio("run")
+async def test_a_task_factory_may_await_what_it_is_given_in_a_coroutine_of_its_own() -> None:
     """As those of tools do that trace what a program does."""
 
     def wrapped(loop: asyncio.AbstractEventLoop, given: Any, **options: Any) -> asyncio.Task[Any]:
@@ -214,59 +184,51 @@ def test_a_task_factory_may_await_what_it_is_given_in_a_coroutine_of_its_own(
 
         return asyncio.Task(around(), loop=loop, **options)
 
-    async def main() -> None:
-        asyncio.get_running_loop().set_task_factory(wrapped)
-        async with (
-            iris.aio.open_node("shop") as node,
-            node.join("shop", echo_service(), limits=iris.Limits(concurrency=2)),
-        ):
-            own = asyncio.current_task()
-            for number in range(5):
-                assert await node.request("shop", number) == number
-                known = asyncio.all_tasks()
-                asking = asyncio.ensure_future(node.request("shop", b""))
-                while not (serving := asyncio.all_tasks() - known - {asking, own}):
-                    await asyncio.sleep(0)
-                for task in serving:
-                    task.cancel()
-                with pytest.raises(iris.RemoteError, match="was cancelled, and not by Iris"):
-                    await asking
-            service = node.statistics().services["shop"]
-            assert (service.running, service.queued, service.failed, service.served) == (0, 0, 5, 5)
-
-    run(main())
+    asyncio.get_running_loop().set_task_factory(wrapped)
+    async with (
+        iris.aio.open_node("shop") as node,
+        node.join("shop", echo_service(), limits=iris.Limits(concurrency=2)),
+    ):
+        own = asyncio.current_task()
+        for number in range(5):
+            assert await node.request("shop", number) == number
+            known = asyncio.all_tasks()
+            asking = asyncio.ensure_future(node.request("shop", b""))
+            while not (serving := asyncio.all_tasks() - known - {asking, own}):
+                await asyncio.sleep(0)
+            for task in serving:
+                task.cancel()
+            with pytest.raises(iris.RemoteError, match="was cancelled, and not by Iris"):
+                await asking
+        service = node.statistics().services["shop"]
+        assert (service.running, service.queued, service.failed, service.served) == (0, 0, 5, 5)
 
 
-def test_a_membership_that_ends_waits_for_handlers_that_clean_up(
-    run: Runner,
-) -> None:
+@on_asyncio("run")
+async def test_a_membership_that_ends_waits_for_handlers_that_clean_up() -> None:
     service = iris.Service("shop")
     ended: list[float] = []
+    begun = asyncio.Event()
 
-    async def main() -> None:
-        begun = asyncio.Event()
+    @service.request
+    async def stay(_: iris.Request) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.05)
+            ended.append(asyncio.get_running_loop().time())
 
-        @service.request
-        async def stay(_: iris.Request) -> None:
-            begun.set()
-            try:
-                await asyncio.sleep(60)
-            finally:
-                await asyncio.sleep(0.05)
-                ended.append(asyncio.get_running_loop().time())
-
-        async with iris.aio.open_node("client") as client:
-            async with iris.aio.open_node("member", config=iris.Config(drain_timeout=0.1)) as member:
-                async with member.join("shop", service):
-                    await client.wait_for("shop")
-                    asking = asyncio.ensure_future(client.request("shop", b"", timeout=30))
-                    await begun.wait()
-                assert ended
-                with pytest.raises(iris.Unknown):
-                    await asking
-            assert member.statistics() is not None
-
-    run(main())
+    async with iris.aio.open_node("client") as client:
+        async with iris.aio.open_node("member", config=iris.Config(drain_timeout=0.1)) as member:
+            async with member.join("shop", service):
+                await client.wait_for("shop")
+                asking = asyncio.ensure_future(client.request("shop", b"", timeout=30))
+                await begun.wait()
+            assert ended
+            with pytest.raises(iris.Unknown):
+                await asking
+        assert member.statistics() is not None
 
 
 def test_more_requests_than_places_are_served_one_after_the_other() -> None:

@@ -17,6 +17,7 @@ import iris.aio
 from iris.aio import guest as guests
 from iris.aio.guest import enter_guest
 from tests.support.aio import RUNNERS, Runner
+from tests.support.async_tests import on_asyncio
 
 TOGETHER = 0.02
 """Seconds between the ends of waits that a machine which is late ends at one time."""
@@ -44,103 +45,90 @@ async def wait_for_nothing() -> None:
         await trio.sleep_forever()
 
 
-def test_no_thread_is_started_for_a_wait(run: Runner) -> None:
-    async def main() -> None:
-        guest = await enter_guest()
-        before = set(threading.enumerate())
-        try:
-            for _ in range(20):
-                await guest.call(partial(trio.sleep, 0.001))
-            await guest.call(wait_for_nothing)
-            assert set(threading.enumerate()) == before
-        finally:
-            await guest.leave()
-
-    run(main())
-
-
-def test_what_a_socket_brings_wakes_trio(run: Runner) -> None:
-    async def main() -> None:
-        guest = await enter_guest()
-        listeners = await guest.call(partial(trio.open_tcp_listeners, 0, host="127.0.0.1"))
-        port = listeners[0].socket.getsockname()[1]
-        ours = await guest.call(partial(trio.open_tcp_stream, "127.0.0.1", port))
-        theirs = await guest.call(listeners[0].accept)
-        try:
-            assert [await guest.call(partial(exchange, ours, theirs)) for _ in range(50)] == [b"back"] * 50
-        finally:
-            for stream in (ours, theirs, *listeners):
-                await guest.call(stream.aclose)
-            await guest.leave()
-
-    run(main())
-
-
-def test_a_call_from_a_thread_wakes_trio(run: Runner) -> None:
-    async def main() -> None:
-        guest = await enter_guest()
-        try:
-            assert await guest.call(partial(trio.to_thread.run_sync, threading.get_ident)) != threading.get_ident()
-        finally:
-            await guest.leave()
-
-    run(main())
-
-
-def test_a_wait_ends_neither_early_nor_late(run: Runner) -> None:
-    """Also one that begins while the timer of a longer, and of a shorter one, is set."""
-
-    async def main() -> None:
-        guest = await enter_guest()
-        took: dict[float, float] = {}
-
-        async def sleep(seconds: float) -> None:
-            begun = trio.current_time()
-            await trio.sleep(seconds)
-            took[seconds] = trio.current_time() - begun
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                for seconds in (0.2, 0.05, 0.1):
-                    group.create_task(guest.call(partial(sleep, seconds)))
-        finally:
-            await guest.leave()
-        assert all(seconds <= took[seconds] for seconds in took)
-        # Where the machine lets this thread run late, several are due at one time, and end in any order.
-        assert took[0.05] < took[0.1] + TOGETHER
-        assert took[0.1] < took[0.2] + TOGETHER
-
-    run(main())
-
-
-def test_nothing_to_do_costs_no_time(run: Runner) -> None:
-    async def main() -> None:
-        guest = await enter_guest()
-        try:
-            await guest.call(wait_for_nothing)  # what is imported late
-            begun = time.thread_time()
-            await guest.call(partial(trio.sleep, 0.5))
-            assert time.thread_time() - begun < 0.1
-        finally:
-            await guest.leave()
-
-    run(main())
-
-
-def test_no_descriptor_is_kept(run: Runner) -> None:
-    async def main() -> None:
-        async def come_and_go() -> None:
-            guest = await enter_guest()
-            await guest.call(trio.lowlevel.checkpoint)
-            await guest.leave()
-
-        await come_and_go()
-        before = descriptors()
+@on_asyncio("run")
+async def test_no_thread_is_started_for_a_wait() -> None:
+    guest = await enter_guest()
+    before = set(threading.enumerate())
+    try:
         for _ in range(20):
-            await come_and_go()
-        assert descriptors() == before
+            await guest.call(partial(trio.sleep, 0.001))
+        await guest.call(wait_for_nothing)
+        assert set(threading.enumerate()) == before
+    finally:
+        await guest.leave()
 
-    run(main())
+
+@on_asyncio("run")
+async def test_what_a_socket_brings_wakes_trio() -> None:
+    guest = await enter_guest()
+    listeners = await guest.call(partial(trio.open_tcp_listeners, 0, host="127.0.0.1"))
+    port = listeners[0].socket.getsockname()[1]
+    ours = await guest.call(partial(trio.open_tcp_stream, "127.0.0.1", port))
+    theirs = await guest.call(listeners[0].accept)
+    try:
+        assert [await guest.call(partial(exchange, ours, theirs)) for _ in range(50)] == [b"back"] * 50
+    finally:
+        for stream in (ours, theirs, *listeners):
+            await guest.call(stream.aclose)
+        await guest.leave()
+
+
+@on_asyncio("run")
+async def test_a_call_from_a_thread_wakes_trio() -> None:
+    guest = await enter_guest()
+    try:
+        assert await guest.call(partial(trio.to_thread.run_sync, threading.get_ident)) != threading.get_ident()
+    finally:
+        await guest.leave()
+
+
+@on_asyncio("run")
+async def test_a_wait_ends_neither_early_nor_late() -> None:
+    """Also one that begins while the timer of a longer, and of a shorter one, is set."""
+    guest = await enter_guest()
+    took: dict[float, float] = {}
+
+    async def sleep(seconds: float) -> None:
+        begun = trio.current_time()
+        await trio.sleep(seconds)
+        took[seconds] = trio.current_time() - begun
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for seconds in (0.2, 0.05, 0.1):
+                group.create_task(guest.call(partial(sleep, seconds)))
+    finally:
+        await guest.leave()
+    assert all(seconds <= took[seconds] for seconds in took)
+    # Where the machine lets this thread run late, several are due at one time, and end in any order.
+    assert took[0.05] < took[0.1] + TOGETHER
+    assert took[0.1] < took[0.2] + TOGETHER
+
+
+@on_asyncio("run")
+async def test_nothing_to_do_costs_no_time() -> None:
+    guest = await enter_guest()
+    try:
+        await guest.call(wait_for_nothing)  # what is imported late
+        begun = time.thread_time()
+        await guest.call(partial(trio.sleep, 0.5))
+        assert time.thread_time() - begun < 0.1
+    finally:
+        await guest.leave()
+
+
+@on_asyncio("run")
+async def test_no_descriptor_is_kept() -> None:
+    async def come_and_go() -> None:
+        guest = await enter_guest()
+        await guest.call(trio.lowlevel.checkpoint)
+        await guest.leave()
+
+    await come_and_go()
+    before = descriptors()
+    for _ in range(20):
+        await come_and_go()
+    assert descriptors() == before
 
 
 @pytest.mark.parametrize("make", [asyncio.new_event_loop, uvloop.new_event_loop])

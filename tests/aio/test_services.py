@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +15,9 @@ import trio
 import iris
 import iris.aio
 import iris.sync
+from tests.support.async_tests import on_asyncio
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 @dataclass
@@ -78,61 +75,55 @@ def shop_service() -> iris.aio.Service:
     return shop
 
 
-def test_handlers_of_asyncio_have_their_node_and_what_their_lifespan_gives() -> None:
-    async def main() -> None:
-        async with iris.aio.open_node("shop") as node, node.subscribe(">") as events:
-            async with node.join("shop", shop_service()):
-                assert await node.request("shop", "tea") == 4
-                assert (await anext(events)).payload == "tea"
-                assert await node.request("shop", "tea", operation="forward") == 4
-                assert await node.request("shop", "tea", operation="unannotated") is True
-                assert await node.request("shop", "tea", operation="thread") == [4, True]
-                async with node.open_tunnel("shop") as tunnel:
-                    assert await tunnel.receive() == {"tea": 4}
-                await node.broadcast("shop", "open")
-                assert [(await anext(events)).payload for _ in range(3)] == ["tea", "tea", "open"]
-                with pytest.raises(iris.RemoteError, match=r"it uses trio, .*: make the service an iris\.Service"):
-                    await node.request("shop", "tea", operation="trio")
-                assert opened[-1].is_open
-            assert not opened[-1].is_open
-
-    asyncio.run(main())
+@on_asyncio()
+async def test_handlers_of_asyncio_have_their_node_and_what_their_lifespan_gives() -> None:
+    async with iris.aio.open_node("shop") as node, node.subscribe(">") as events:
+        async with node.join("shop", shop_service()):
+            assert await node.request("shop", "tea") == 4
+            assert (await anext(events)).payload == "tea"
+            assert await node.request("shop", "tea", operation="forward") == 4
+            assert await node.request("shop", "tea", operation="unannotated") is True
+            assert await node.request("shop", "tea", operation="thread") == [4, True]
+            async with node.open_tunnel("shop") as tunnel:
+                assert await tunnel.receive() == {"tea": 4}
+            await node.broadcast("shop", "open")
+            assert [(await anext(events)).payload for _ in range(3)] == ["tea", "tea", "open"]
+            with pytest.raises(iris.RemoteError, match=r"it uses trio, .*: make the service an iris\.Service"):
+                await node.request("shop", "tea", operation="trio")
+            assert opened[-1].is_open
+        assert not opened[-1].is_open
 
 
-def test_a_lifespan_of_asyncio_that_fails_ends_the_join_with_its_error() -> None:
+@on_asyncio()
+async def test_a_lifespan_of_asyncio_that_fails_ends_the_join_with_its_error() -> None:
     @contextlib.asynccontextmanager
     async def broken(_: iris.aio.Node) -> AsyncIterator[None]:
         raise OSError("no database")
         yield
 
-    async def main() -> None:
-        async with iris.aio.open_node("shop") as node:
-            with pytest.raises(OSError, match="no database") as raised:
-                async with node.join("shop", iris.aio.Service("shop", lifespan=broken)):
-                    pass
-            assert raised.value.__notes__ == ["raised in the lifespan of service 'shop'"]
-            async with node.join("shop", shop_service()):
+    async with iris.aio.open_node("shop") as node:
+        with pytest.raises(OSError, match="no database") as raised:
+            async with node.join("shop", iris.aio.Service("shop", lifespan=broken)):
                 pass
+        assert raised.value.__notes__ == ["raised in the lifespan of service 'shop'"]
+        async with node.join("shop", shop_service()):
+            pass
 
-    asyncio.run(main())
 
-
-def test_a_handler_that_wants_the_node_of_trio_says_which_is_there() -> None:
+@on_asyncio()
+async def test_a_handler_that_wants_the_node_of_trio_says_which_is_there() -> None:
     shop = iris.Service("shop")
 
     @shop.request
     async def ask(item: str, node: iris.Node) -> str:
         return item + node.name
 
-    async def main() -> None:
-        async with iris.aio.open_node("shop") as node:
-            with pytest.raises(
-                iris.ConfigError, match=r"wants an iris\.Node, and service 'shop' is joined at an iris\.aio\.Node"
-            ):
-                async with node.join("shop", shop):
-                    pass
-
-    asyncio.run(main())
+    async with iris.aio.open_node("shop") as node:
+        with pytest.raises(
+            iris.ConfigError, match=r"wants an iris\.Node, and service 'shop' is joined at an iris\.aio\.Node"
+        ):
+            async with node.join("shop", shop):
+                pass
 
 
 @pytest.mark.parametrize("what", ["sleep", "turn", "queue", "future"])
@@ -163,7 +154,8 @@ def test_a_handler_of_asyncio_in_trio_gets_an_error_that_says_the_mend(what: str
     trio.run(main)
 
 
-def test_a_block_of_trio_with_a_nursery_that_asyncio_cancels_ends_as_cancelled() -> None:
+@on_asyncio()
+async def test_a_block_of_trio_with_a_nursery_that_asyncio_cancels_ends_as_cancelled() -> None:
     """A lifespan of trio has one where it runs a task; several tasks that are cancelled at once come as a group."""
 
     @contextlib.asynccontextmanager
@@ -179,13 +171,10 @@ def test_a_block_of_trio_with_a_nursery_that_asyncio_cancels_ends_as_cancelled()
             joined.set()
             await asyncio.Event().wait()
 
-    async def main() -> None:
-        async with iris.aio.open_node("shop") as node:
-            joined = asyncio.Event()
-            member = asyncio.create_task(be_member(node, joined))
-            await joined.wait()
-            member.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await member
-
-    asyncio.run(main())
+    async with iris.aio.open_node("shop") as node:
+        joined = asyncio.Event()
+        member = asyncio.create_task(be_member(node, joined))
+        await joined.wait()
+        member.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await member

@@ -9,45 +9,39 @@ import pytest
 
 import iris
 import iris.aio
+from tests.support.async_tests import on_asyncio
 from tests.support.bridges import open_aio_bridge
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
-def test_tasks_read_write_and_follow_a_document() -> None:
-    async def main() -> None:
-        async with (
-            iris.aio.open_node("prices") as one,
-            iris.aio.open_node("prices") as two,
-            one.state("prices") as here,
-            two.state("prices") as there,
-        ):
-            here["eur"] = 1.5
-            here.counter("visits").add(2)
-            here["from"], here["to"] = -5, 5
-            await here.settled(2)
-            assert dict(there) == {"eur": 1.5, "from": -5, "to": 5}
-            assert there.counter("visits").value == 2
-            watch = there.watch("late")
-            asyncio.get_running_loop().call_later(0.1, here.__setitem__, "late", 1)
-            change = await anext(watch)
-            assert (change.key, change.value) == ("late", 1)
-            assert there.statistics().received > 0
-
-    asyncio.run(main())
+@on_asyncio()
+async def test_tasks_read_write_and_follow_a_document() -> None:
+    async with (
+        iris.aio.open_node("prices") as one,
+        iris.aio.open_node("prices") as two,
+        one.state("prices") as here,
+        two.state("prices") as there,
+    ):
+        here["eur"] = 1.5
+        here.counter("visits").add(2)
+        here["from"], here["to"] = -5, 5
+        await here.settled(2)
+        assert dict(there) == {"eur": 1.5, "from": -5, "to": 5}
+        assert there.counter("visits").value == 2
+        watch = there.watch("late")
+        asyncio.get_running_loop().call_later(0.1, here.__setitem__, "late", 1)
+        change = await anext(watch)
+        assert (change.key, change.value) == ("late", 1)
+        assert there.statistics().received > 0
 
 
-def test_a_lease_is_refused_without_a_bridge() -> None:
-    async def main() -> None:
-        async with iris.aio.open_node("workers") as node:
-            with pytest.raises(iris.NoSuchCluster, match="a lease needs a bridge"):
-                async with node.bridge().lease("scheduler"):
-                    pass
-
-    asyncio.run(main())
+@on_asyncio()
+async def test_a_lease_is_refused_without_a_bridge() -> None:
+    async with iris.aio.open_node("workers") as node:
+        with pytest.raises(iris.NoSuchCluster, match="a lease needs a bridge"):
+            async with node.bridge().lease("scheduler"):
+                pass
 
 
 def test_a_key_is_answered_once_and_a_saga_is_undone(tmp_path: Path) -> None:

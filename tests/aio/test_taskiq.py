@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import iris.aio
+from tests.support.async_tests import on_asyncio
 from tests.support.bridges import open_aio_bridge
 from tests.support.processes import Child, bridge_child, open_realm
 
@@ -33,10 +34,7 @@ from taskiq.utils import maybe_awaitable  # noqa: E402
 
 from iris.aio.taskiq import BrokerOptions, IrisBroker  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 @asynccontextmanager
@@ -78,24 +76,20 @@ async def until_status(node: iris.aio.Node, **wanted: int) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_a_broker_that_was_not_started_says_so() -> None:
-    async def main() -> None:
-        broker = IrisBroker()
-        with pytest.raises(ValueError, match="start the broker first"):
-            await broker.kick(message())
-        with pytest.raises(ValueError, match="start the broker first"):
-            await anext(broker.listen())
-        await broker.shutdown()
-
-    asyncio.run(main())
+@on_asyncio()
+async def test_a_broker_that_was_not_started_says_so() -> None:
+    broker = IrisBroker()
+    with pytest.raises(ValueError, match="start the broker first"):
+        await broker.kick(message())
+    with pytest.raises(ValueError, match="start the broker first"):
+        await anext(broker.listen())
+    await broker.shutdown()
 
 
-def test_a_program_that_finds_no_bridge_is_told_in_time() -> None:
-    async def main() -> None:
-        with pytest.raises(iris.RequestTimeout, match="cluster 'bridge' has 0 of 1 members"):
-            await IrisBroker(options=BrokerOptions(timeout=0.2)).startup()
-
-    asyncio.run(main())
+@on_asyncio()
+async def test_a_program_that_finds_no_bridge_is_told_in_time() -> None:
+    with pytest.raises(iris.RequestTimeout, match="cluster 'bridge' has 0 of 1 members"):
+        await IrisBroker(options=BrokerOptions(timeout=0.2)).startup()
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ import iris.aio
 import iris.aio.testing
 import iris.testing
 from iris.testing.faults import CHAOS
+from tests.support.async_tests import on_asyncio
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 Clock = Callable[[], AbstractAsyncContextManager[None]]
@@ -82,42 +83,37 @@ def test_programs_open_their_nodes_on_the_network_of_the_test(run: Run, in_time:
     assert not home.exists(), "no node was a real one"
 
 
-def test_a_member_that_crashes_fails_no_request_that_may_be_repeated() -> None:
-    async def main() -> None:
-        async with (
-            iris.aio.testing.autojump_clock(),
-            iris.aio.testing.open_network(seed=5) as network,
-            network.open_node("orders", host="a") as one,
-            network.open_node("orders", host="b") as other,
-            network.open_node("desk", host="c") as desk,
-            one.join("orders", orders()),
-            other.join("orders", orders()),
-        ):
-            await desk.wait_for("orders", members=2)
-            network.memory.crash("a")
-            for _ in range(10):
-                options = iris.RequestOptions(idempotent=True)
-                assert await desk.request("orders", b"status", options=options) == b"open"
-            await asyncio.sleep(60)
-            assert [member.node for member in desk.members("orders")] == [other.id]
-
-    asyncio.run(main())
+@on_asyncio()
+async def test_a_member_that_crashes_fails_no_request_that_may_be_repeated() -> None:
+    async with (
+        iris.aio.testing.autojump_clock(),
+        iris.aio.testing.open_network(seed=5) as network,
+        network.open_node("orders", host="a") as one,
+        network.open_node("orders", host="b") as other,
+        network.open_node("desk", host="c") as desk,
+        one.join("orders", orders()),
+        other.join("orders", orders()),
+    ):
+        await desk.wait_for("orders", members=2)
+        network.memory.crash("a")
+        for _ in range(10):
+            options = iris.RequestOptions(idempotent=True)
+            assert await desk.request("orders", b"status", options=options) == b"open"
+        await asyncio.sleep(60)
+        assert [member.node for member in desk.members("orders")] == [other.id]
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [("listen", ["tcp://127.0.0.1:0"]), ("seeds", ["tcp://127.0.0.1:7000"]), ("lan", False), ("revocations", "list")],
 )
-def test_what_a_network_in_memory_cannot_honour_is_refused(name: str, value: object) -> None:
+@on_asyncio()
+async def test_what_a_network_in_memory_cannot_honour_is_refused(name: str, value: object) -> None:
     options: dict[str, Any] = {name: value}
-
-    async def main() -> None:
-        async with iris.aio.testing.open_network():
-            with pytest.raises(iris.ConfigError, match=rf"^{name} has no meaning in a simulation"):
-                async with iris.aio.open_node("shop", **options):
-                    raise AssertionError("it is not opened")
-
-    asyncio.run(main())
+    async with iris.aio.testing.open_network():
+        with pytest.raises(iris.ConfigError, match=rf"^{name} has no meaning in a simulation"):
+            async with iris.aio.open_node("shop", **options):
+                raise AssertionError("it is not opened")
 
 
 def test_a_program_that_outlives_the_network_opens_no_node_of_the_users_own(home: Path) -> None:
@@ -140,21 +136,18 @@ def test_a_program_that_outlives_the_network_opens_no_node_of_the_users_own(home
     assert home.exists()
 
 
-def test_a_web_application_has_its_node_there_as_well() -> None:
+@on_asyncio()
+async def test_a_web_application_has_its_node_there_as_well() -> None:
     app = Starlette(lifespan=iris.aio.lifespan("web"))
-
-    async def main() -> None:
-        async with (
-            iris.aio.testing.open_network() as network,
-            network.open_node("orders") as member,
-            member.join("orders", orders()),
-            app.router.lifespan_context(app) as state,
-        ):
-            assert state is not None
-            assert await state["node"].request("orders", b"status", wait=5) == b"open"
-            assert iris.testing.inspect(member).peers.keys() == {state["node"].id}
-
-    asyncio.run(main())
+    async with (
+        iris.aio.testing.open_network() as network,
+        network.open_node("orders") as member,
+        member.join("orders", orders()),
+        app.router.lifespan_context(app) as state,
+    ):
+        assert state is not None
+        assert await state["node"].request("orders", b"status", wait=5) == b"open"
+        assert iris.testing.inspect(member).peers.keys() == {state["node"].id}
 
 
 async def test_programs_of_trio_open_theirs_there_as_well(autojump_clock: MockClock) -> None:
@@ -167,26 +160,22 @@ async def test_programs_of_trio_open_theirs_there_as_well(autojump_clock: MockCl
         await shop.wait_for("orders")
 
 
-def test_of_two_realms_each_has_its_own_nodes() -> None:
-    async def main() -> None:
-        async with iris.aio.testing.autojump_clock(), iris.aio.testing.open_network() as network:
-            other = network.other_realm(2)
-            assert other.root.public != network.root.public
-            other.trust(network.bundle("partner", "orders"))
-            async with network.open_node("orders", host="a") as one, other.open_node("orders", host="b") as two:
-                assert one.realm != two.realm
-                assert not iris.testing.inspect(one).peers
-
-    asyncio.run(main())
+@on_asyncio()
+async def test_of_two_realms_each_has_its_own_nodes() -> None:
+    async with iris.aio.testing.autojump_clock(), iris.aio.testing.open_network() as network:
+        other = network.other_realm(2)
+        assert other.root.public != network.root.public
+        other.trust(network.bundle("partner", "orders"))
+        async with network.open_node("orders", host="a") as one, other.open_node("orders", host="b") as two:
+            assert one.realm != two.realm
+            assert not iris.testing.inspect(one).peers
 
 
-def test_in_asyncio_the_kit_for_trio_says_what_to_use() -> None:
-    async def main() -> None:
-        with pytest.raises(RuntimeError, match=r"import iris\.aio\.testing and use iris\.aio\.testing\.open_network"):
-            async with iris.testing.open_network():
-                raise AssertionError("it is not opened")
-
-    asyncio.run(main())
+@on_asyncio()
+async def test_in_asyncio_the_kit_for_trio_says_what_to_use() -> None:
+    with pytest.raises(RuntimeError, match=r"import iris\.aio\.testing and use iris\.aio\.testing\.open_network"):
+        async with iris.testing.open_network():
+            raise AssertionError("it is not opened")
 
 
 def test_its_names_and_methods_are_those_of_the_kit_for_trio() -> None:

@@ -23,7 +23,8 @@ from iris.doors.mqtt import open_mqtt_door
 from iris.doors.tokens import grant
 from tests.doors.mqtt import place as mqtt
 from tests.doors.mqtt.place import Raw, connect_3, frame, publish_3, subscribe_3, text
-from tests.support.doors import Place, Run, dial, open_place, rest_of, runner
+from tests.support.async_tests import on_asyncio
+from tests.support.doors import Place, Run, dial, open_place, rest_of, runner, with_door
 
 pytestmark = pytest.mark.long
 
@@ -96,21 +97,19 @@ async def read_all(reader: asyncio.StreamReader) -> None:
             pass
 
 
-def test_one_token_that_pipelines_over_new_connections_holds_up_nobody(run: Run) -> None:
-    async def work(place: Place) -> None:
-        sent = (place.head("POST", "/request/greeters", "content-length: 1") + b"x") * 10
+@with_door()
+async def test_one_token_that_pipelines_over_new_connections_holds_up_nobody(place: Place) -> None:
+    sent = (place.head("POST", "/request/greeters", "content-length: 1") + b"x") * 10
 
-        async def attack() -> None:
-            while True:
-                async with place.dial() as (reader, writer):
-                    writer.write(sent)
-                    writer.write_eof()
-                    await read_all(reader)
+    async def attack() -> None:
+        while True:
+            async with place.dial() as (reader, writer):
+                writer.write(sent)
+                writer.write_eof()
+                await read_all(reader)
 
-        async with asking(place, another(place)) as ask, meanwhile(*(attack() for _ in range(16))):
-            assert await honest(ask) < 0.06
-
-    run(work)
+    async with asking(place, another(place)) as ask, meanwhile(*(attack() for _ in range(16))):
+        assert await honest(ask) < 0.06
 
 
 def test_one_token_with_many_tunnels_of_json_holds_up_nobody(run: Run) -> None:
@@ -135,219 +134,198 @@ def test_one_token_with_many_tunnels_of_json_holds_up_nobody(run: Run) -> None:
     run(work)
 
 
-def test_one_token_that_follows_by_many_streams_holds_up_nobody(run: Run) -> None:
-    async def work(place: Place) -> None:
-        async def publish() -> None:
-            while True:
-                for _ in range(20):
-                    await place.member.publish("a", b"x" * 500)
-                await asyncio.sleep(0.005)
+@with_door()
+async def test_one_token_that_follows_by_many_streams_holds_up_nobody(place: Place) -> None:
+    async def publish() -> None:
+        while True:
+            for _ in range(20):
+                await place.member.publish("a", b"x" * 500)
+            await asyncio.sleep(0.005)
 
-        async with AsyncExitStack() as stack:
-            followed = [await stack.enter_async_context(place.follow("topic=a")) for _ in range(60)]
-            async with asking(place, another(place)) as ask, meanwhile(publish(), *map(read_all, followed)):
-                assert await honest(ask) < 0.06
-
-    run(work)
+    async with AsyncExitStack() as stack:
+        followed = [await stack.enter_async_context(place.follow("topic=a")) for _ in range(60)]
+        async with asking(place, another(place)) as ask, meanwhile(publish(), *map(read_all, followed)):
+            assert await honest(ask) < 0.06
 
 
-def test_strangers_that_all_speak_at_once_hold_up_no_client(run: Run) -> None:
+@with_door()
+async def test_strangers_that_all_speak_at_once_hold_up_no_client(place: Place) -> None:
     """They came in peace, one by one, and say their first 4 KiB in the same moment."""
-
-    async def work(place: Place) -> None:
-        async with AsyncExitStack() as stack, asking(place, another(place)) as ask:
-            opened = [await stack.enter_async_context(place.dial()) for _ in range(300)]
-            while place.door.statistics().connections < 301:  # noqa: ASYNC110 -- nobody says when they are there
-                await asyncio.sleep(0.01)
-            await ask()
-            head = b"POST /request/greeters HTTP/1.1\r\nhost: a\r\n" + b"x-a: b\r\n" * 240 + b"\r\n"
-            for _, writer in opened:
-                writer.write(head)
-            began = thread_time()
-            await ask()
-            assert thread_time() - began < 0.15  # of half a second and more that all of them take
-            for reader, _ in opened:
-                assert (await rest_of(reader)).startswith(b"HTTP/1.1 401")
-
-    run(work)
+    async with AsyncExitStack() as stack, asking(place, another(place)) as ask:
+        opened = [await stack.enter_async_context(place.dial()) for _ in range(300)]
+        while place.door.statistics().connections < 301:  # noqa: ASYNC110 -- nobody says when they are there
+            await asyncio.sleep(0.01)
+        await ask()
+        head = b"POST /request/greeters HTTP/1.1\r\nhost: a\r\n" + b"x-a: b\r\n" * 240 + b"\r\n"
+        for _, writer in opened:
+            writer.write(head)
+        began = thread_time()
+        await ask()
+        assert thread_time() - began < 0.15  # of half a second and more that all of them take
+        for reader, _ in opened:
+            assert (await rest_of(reader)).startswith(b"HTTP/1.1 401")
 
 
-def test_one_token_with_many_connections_of_mqtt_holds_up_nobody(run_mqtt: Run) -> None:
-    async def work(place: mqtt.Place) -> None:
-        other = another(place)
+@with_door("run_mqtt")
+async def test_one_token_with_many_connections_of_mqtt_holds_up_nobody(place: mqtt.Place) -> None:
+    other = another(place)
 
-        async def attack(number: int) -> None:
-            async with place.old_client(f"c{number}") as raw:
-                raw.send(subscribe_3(f"x/{number}"))
-                while True:
-                    raw.send(*(publish_3(f"x/{number}", b"y" * 100) for _ in range(50)), b"\xc0\x00")
-                    while await raw.frame() != b"\xd0\x00":
-                        pass
+    async def attack(number: int) -> None:
+        async with place.old_client(f"c{number}") as raw:
+            raw.send(subscribe_3(f"x/{number}"))
+            while True:
+                raw.send(*(publish_3(f"x/{number}", b"y" * 100) for _ in range(50)), b"\xc0\x00")
+                while await raw.frame() != b"\xd0\x00":
+                    pass
 
-        async with place.dial() as raw, meanwhile(*map(attack, range(40))):
-            assert (await raw.join(other)).reason_code == 0
+    async with place.dial() as raw, meanwhile(*map(attack, range(40))):
+        assert (await raw.join(other)).reason_code == 0
 
-            async def ping() -> None:
-                raw.send(b"\xc0\x00")
-                async with asyncio.timeout(10):
-                    assert await raw.frame() == b"\xd0\x00"
+        async def ping() -> None:
+            raw.send(b"\xc0\x00")
+            async with asyncio.timeout(10):
+                assert await raw.frame() == b"\xd0\x00"
 
-            assert await honest(ping) < 0.05
-
-    run_mqtt(work)
+        assert await honest(ping) < 0.05
 
 
-def test_connections_of_one_token_by_mqtt_leave_room_to_the_others(run_mqtt: Run) -> None:
-    async def work(place: mqtt.Place) -> None:
-        other = another(place)
-        async with AsyncExitStack() as stack:
-            for number in range(40):
-                reader, writer = await stack.enter_async_context(dial(place.address))
-                raw = Raw(reader, writer)
-                raw.send(connect_3(place.token, f"c{number}"))
-                assert await raw.frame() == (b"\x20\x02\x00\x00" if number < 10 else b"\x20\x02\x00\x03")
-            async with place.client("c3"), place.dial() as raw:  # one that comes back has its place
-                raw.send(connect_3(other, "me"))
-                assert await raw.frame() == b"\x20\x02\x00\x00"
-
-    run_mqtt(work, max_connections=40)
-
-
-def test_what_a_client_retains_by_http_and_mqtt_is_in_one_account(run: Run) -> None:
-    async def work(place: Place) -> None:
-        made = socket.create_server(("127.0.0.1", 0))
-        async with (
-            open_mqtt_door(place.node, place.clients, sockets=[made]),
-            dial(made.getsockname()) as (reader, writer),
-            AsyncExitStack() as stack,
-        ):
+@with_door("run_mqtt", max_connections=40)
+async def test_connections_of_one_token_by_mqtt_leave_room_to_the_others(place: mqtt.Place) -> None:
+    other = another(place)
+    async with AsyncExitStack() as stack:
+        for number in range(40):
+            reader, writer = await stack.enter_async_context(dial(place.address))
             raw = Raw(reader, writer)
-            await stack.enter_async_context(mqtt.storing(place.member))
-            assert (await raw.join(place.token)).reason_code == 0
-
-            async def retain(topic: str, payload: bytes) -> int:
-                raw.send(frame(0x33, text(topic), b"\x00\x05", b"\x00", payload))
-                return (await raw.frame() + b"\x00\x00")[4]
-
-            assert (await place.post("/publish/a?retain=true", b"x" * 50)).status == 204
-            assert await retain("b", b"x" * 50) == 0
-            assert (await place.post("/publish/c?retain=true", b"x")).status == 429
-            assert await retain("d", b"x") == 0x97
-            assert await retain("a", b"") == 0  # by the other door
-            assert (await place.post("/publish/c?retain=true", b"x" * 50)).status == 204
-            assert (await place.post("/publish/c?retain=true", b"x" * 51)).status == 429
-            async with place.follow("topic=c") as followed:
-                assert b"\n" in await followed.readuntil(b"data: ")
-                assert b'"retained":true' in await followed.readline()
-
-    run(work, limits=ClientLimits(retained=2, retained_bytes=100))
+            raw.send(connect_3(place.token, f"c{number}"))
+            assert await raw.frame() == (b"\x20\x02\x00\x00" if number < 10 else b"\x20\x02\x00\x03")
+        async with place.client("c3"), place.dial() as raw:  # one that comes back has its place
+            raw.send(connect_3(other, "me"))
+            assert await raw.frame() == b"\x20\x02\x00\x00"
 
 
-def test_a_door_for_mqtt_without_descriptors_or_threads_serves_those_who_are_there(
-    run_mqtt: Run, monkeypatch: pytest.MonkeyPatch
+@with_door(limits=ClientLimits(retained=2, retained_bytes=100))
+async def test_what_a_client_retains_by_http_and_mqtt_is_in_one_account(place: Place) -> None:
+    made = socket.create_server(("127.0.0.1", 0))
+    async with (
+        open_mqtt_door(place.node, place.clients, sockets=[made]),
+        dial(made.getsockname()) as (reader, writer),
+        AsyncExitStack() as stack,
+    ):
+        raw = Raw(reader, writer)
+        await stack.enter_async_context(mqtt.storing(place.member))
+        assert (await raw.join(place.token)).reason_code == 0
+
+        async def retain(topic: str, payload: bytes) -> int:
+            raw.send(frame(0x33, text(topic), b"\x00\x05", b"\x00", payload))
+            return (await raw.frame() + b"\x00\x00")[4]
+
+        assert (await place.post("/publish/a?retain=true", b"x" * 50)).status == 204
+        assert await retain("b", b"x" * 50) == 0
+        assert (await place.post("/publish/c?retain=true", b"x")).status == 429
+        assert await retain("d", b"x") == 0x97
+        assert await retain("a", b"") == 0  # by the other door
+        assert (await place.post("/publish/c?retain=true", b"x" * 50)).status == 204
+        assert (await place.post("/publish/c?retain=true", b"x" * 51)).status == 429
+        async with place.follow("topic=c") as followed:
+            assert b"\n" in await followed.readuntil(b"data: ")
+            assert b'"retained":true' in await followed.readline()
+
+
+@with_door("run_mqtt")
+async def test_a_door_for_mqtt_without_descriptors_or_threads_serves_those_who_are_there(
+    place: mqtt.Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work(place: mqtt.Place) -> None:
-        def none(_: threading.Thread) -> None:
-            raise RuntimeError("can't start new thread")
+    def none(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
 
-        async with place.client() as raw, AsyncExitStack() as stack:
-            assert await raw.follow("a") == [0]
-            late = await stack.enter_async_context(place.dial())
-            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-            waiting = socket.socket()
-            waiting.setblocking(False)
-            lowest = os.dup(0)
-            os.close(lowest)
-            with monkeypatch.context() as patch:
-                patch.setattr(threading.Thread, "start", none)
-                resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
-                try:
-                    with contextlib.suppress(BlockingIOError):
-                        waiting.connect(place.address)
-                    for number in range(5):
-                        raw.send(frame(0x31 if number % 2 else 0x30, text("a"), b"\x00", b"x"))
-                        assert (await raw.frame())[0] in (0x30, 0x31)
-                        await asyncio.sleep(0.05)
-                finally:
-                    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-                assert (await late.join(place.token)).reason_code == 0
-                reader, writer = await asyncio.open_connection(sock=waiting)
-                again = Raw(reader, writer)
-                assert (await again.join(place.token)).reason_code == 0
-                writer.close()
-
-    run_mqtt(work)
+    async with place.client() as raw, AsyncExitStack() as stack:
+        assert await raw.follow("a") == [0]
+        late = await stack.enter_async_context(place.dial())
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        waiting = socket.socket()
+        waiting.setblocking(False)
+        lowest = os.dup(0)
+        os.close(lowest)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", none)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+            try:
+                with contextlib.suppress(BlockingIOError):
+                    waiting.connect(place.address)
+                for number in range(5):
+                    raw.send(frame(0x31 if number % 2 else 0x30, text("a"), b"\x00", b"x"))
+                    assert (await raw.frame())[0] in (0x30, 0x31)
+                    await asyncio.sleep(0.05)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            assert (await late.join(place.token)).reason_code == 0
+            reader, writer = await asyncio.open_connection(sock=waiting)
+            again = Raw(reader, writer)
+            assert (await again.join(place.token)).reason_code == 0
+            writer.close()
 
 
-def test_who_takes_nothing_by_a_tunnel_costs_its_own_bytes(run: Run) -> None:
-    async def work(place: Place) -> None:
-        import websockets.asyncio.client as websockets
+@with_door(limits=ClientLimits(bytes=4_000_000))
+async def test_who_takes_nothing_by_a_tunnel_costs_its_own_bytes(place: Place) -> None:
+    import websockets.asyncio.client as websockets
 
-        headers = {"authorization": f"Bearer {place.token}"}
-        async with AsyncExitStack() as stack:
-            for _ in range(8):
-                connecting = websockets.connect(
-                    f"ws{place.url[4:]}/tunnel/greeters?operation=stuck", additional_headers=headers
-                )
-                tunnel = await stack.enter_async_context(connecting)
-                for _ in range(10):
-                    await tunnel.send(b"x" * 100_000)
-            async with asking(place, another(place)) as ask:
-                await honest(ask, 3)
-            assert place.clients.named("web").statistics().bytes <= 4_000_000
-            assert place.clients.named("other").statistics().bytes == 0
-            place.counted.release.set()
-        await place.until_held(0)
-
-    run(work, limits=ClientLimits(bytes=4_000_000))
+    headers = {"authorization": f"Bearer {place.token}"}
+    async with AsyncExitStack() as stack:
+        for _ in range(8):
+            connecting = websockets.connect(
+                f"ws{place.url[4:]}/tunnel/greeters?operation=stuck", additional_headers=headers
+            )
+            tunnel = await stack.enter_async_context(connecting)
+            for _ in range(10):
+                await tunnel.send(b"x" * 100_000)
+        async with asking(place, another(place)) as ask:
+            await honest(ask, 3)
+        assert place.clients.named("web").statistics().bytes <= 4_000_000
+        assert place.clients.named("other").statistics().bytes == 0
+        place.counted.release.set()
+    await place.until_held(0)
 
 
 @pytest.mark.parametrize("count", [249, 250, 251])
-def test_a_quarter_of_the_connections_is_one_client_s(run: Run, count: int) -> None:
-    async def work(place: Place) -> None:
-        async with AsyncExitStack() as stack:
-            answers: list[bytes] = []
-            for _ in range(count):
-                reader, writer = await stack.enter_async_context(place.dial())
-                writer.write(place.head("POST", "/request/greeters", "content-length: 1") + b"x")
-                answers.append((await reader.readline())[9:12])
-        assert answers.count(b"200") == min(count, 250)
-        assert answers.count(b"429") == max(0, count - 250)
-
-    run(work, door_limits=HttpLimits())
+@with_door(door_limits=HttpLimits())
+async def test_a_quarter_of_the_connections_is_one_client_s(place: Place, count: int) -> None:
+    async with AsyncExitStack() as stack:
+        answers: list[bytes] = []
+        for _ in range(count):
+            reader, writer = await stack.enter_async_context(place.dial())
+            writer.write(place.head("POST", "/request/greeters", "content-length: 1") + b"x")
+            answers.append((await reader.readline())[9:12])
+    assert answers.count(b"200") == min(count, 250)
+    assert answers.count(b"429") == max(0, count - 250)
 
 
-def test_a_client_that_has_rested_may_be_ahead_by_a_burst_and_no_more() -> None:
-    async def work() -> None:
-        one = processor.Processor()
-        for _ in range(1000):
-            await one.wait()
-        loop, began, turns = asyncio.get_running_loop(), 0.0, 0
-        await asyncio.sleep(0.2)
-        began = loop.time()
-        while loop.time() - began < 0.4:
-            await one.wait()
-            one.spend(0.004)
-            turns += 1
-        assert turns * 0.004 <= 0.4 * processor.SHARE + processor.BURST + 0.008
-
-    asyncio.run(work())
+@on_asyncio()
+async def test_a_client_that_has_rested_may_be_ahead_by_a_burst_and_no_more() -> None:
+    one = processor.Processor()
+    for _ in range(1000):
+        await one.wait()
+    loop, began, turns = asyncio.get_running_loop(), 0.0, 0
+    await asyncio.sleep(0.2)
+    began = loop.time()
+    while loop.time() - began < 0.4:
+        await one.wait()
+        one.spend(0.004)
+        turns += 1
+    assert turns * 0.004 <= 0.4 * processor.SHARE + processor.BURST + 0.008
 
 
-def test_connections_of_a_client_that_wait_for_its_turn_keep_nobody_from_coming(run_mqtt: Run) -> None:
-    async def work(place: mqtt.Place) -> None:
-        other = another(place)
-        async with AsyncExitStack() as stack:
-            place.clients.named("sensor").processor.spend(4)
-            opened = [await stack.enter_async_context(place.dial()) for _ in range(300)]
-            for number, raw in enumerate(opened):
-                raw.send(connect_3(place.token, f"c{number}"))
-            async with asyncio.timeout(3), place.dial() as raw:
-                assert (await raw.join(other)).reason_code == 0
-            answers = [await raw.frame() for raw in opened]
-            assert answers.count(b"\x20\x02\x00\x00") == answers.index(b"\x20\x02\x00\x03") == 250
-
-    run_mqtt(work)
+@with_door("run_mqtt")
+async def test_connections_of_a_client_that_wait_for_its_turn_keep_nobody_from_coming(place: mqtt.Place) -> None:
+    other = another(place)
+    async with AsyncExitStack() as stack:
+        place.clients.named("sensor").processor.spend(4)
+        opened = [await stack.enter_async_context(place.dial()) for _ in range(300)]
+        for number, raw in enumerate(opened):
+            raw.send(connect_3(place.token, f"c{number}"))
+        async with asyncio.timeout(3), place.dial() as raw:
+            assert (await raw.join(other)).reason_code == 0
+        answers = [await raw.frame() for raw in opened]
+        assert answers.count(b"\x20\x02\x00\x00") == answers.index(b"\x20\x02\x00\x03") == 250
 
 
 def test_a_door_closes_at_once_though_clients_wait_for_a_turn(run: Run, run_mqtt: Run) -> None:
@@ -370,19 +348,17 @@ def test_a_door_closes_at_once_though_clients_wait_for_a_turn(run: Run, run_mqtt
         assert closing
 
 
-def test_a_client_whose_token_goes_while_it_waits_for_its_turn_is_never_welcome(run_mqtt: Run) -> None:
-    async def work(place: mqtt.Place) -> None:
-        from iris.doors.tokens import withdraw
+@with_door("run_mqtt")
+async def test_a_client_whose_token_goes_while_it_waits_for_its_turn_is_never_welcome(place: mqtt.Place) -> None:
+    from iris.doors.tokens import withdraw
 
-        async with place.member.subscribe(">") as events, place.dial() as raw:
-            await asyncio.sleep(0.2)
-            place.clients.named("sensor").processor.spend(0.3)
-            raw.send(connect_3(place.token, "c", will=text("state/c") + text("off")), publish_3("a", b"x"))
-            await asyncio.sleep(0.1)
-            withdraw(place.tokens, "sensor")
-            place.clients.reload()
-            assert await raw.end() == b"\x20\x02\x00\x05"
-            await place.member.publish("z", 1)
-            assert (await anext(aiter(events))).topic == "z"
-
-    run_mqtt(work)
+    async with place.member.subscribe(">") as events, place.dial() as raw:
+        await asyncio.sleep(0.2)
+        place.clients.named("sensor").processor.spend(0.3)
+        raw.send(connect_3(place.token, "c", will=text("state/c") + text("off")), publish_3("a", b"x"))
+        await asyncio.sleep(0.1)
+        withdraw(place.tokens, "sensor")
+        place.clients.reload()
+        assert await raw.end() == b"\x20\x02\x00\x05"
+        await place.member.publish("z", 1)
+        assert (await anext(aiter(events))).topic == "z"

@@ -15,6 +15,7 @@ import iris.aio
 import iris.testing
 from iris.aio.testing import autojump_clock as virtual_time
 from iris.aio.testing import open_network
+from tests.support.async_tests import on_asyncio
 from tests.testing.test_plugin import WHERE, line, run_tests
 
 SOMEBODY = 54_321
@@ -53,19 +54,17 @@ async def test_a_mark_that_is_wrong_is_named_and_breaks_nothing_within_pytest(tm
     assert "test_marked: @pytest.mark.iris: " in said
 
 
-def test_networks_in_networks_are_apart_and_programs_are_of_the_inner_one() -> None:
-    async def main() -> None:
-        async with virtual_time(), open_network() as outer:
-            async with open_network(seed=2) as inner, iris.aio.open_node("a") as a, inner.open_node("b") as b:
-                await asyncio.sleep(1)
-                assert a.realm == b.realm
-                assert [node.speaks_for for node in a.nodes()] == ["b"]
-            async with iris.aio.open_node("a") as a, outer.open_node("b") as b:
-                await asyncio.sleep(1)
-                assert a.realm == b.realm
-                assert [node.speaks_for for node in a.nodes()] == ["b"]
-
-    asyncio.run(main())
+@on_asyncio()
+async def test_networks_in_networks_are_apart_and_programs_are_of_the_inner_one() -> None:
+    async with virtual_time(), open_network() as outer:
+        async with open_network(seed=2) as inner, iris.aio.open_node("a") as a, inner.open_node("b") as b:
+            await asyncio.sleep(1)
+            assert a.realm == b.realm
+            assert [node.speaks_for for node in a.nodes()] == ["b"]
+        async with iris.aio.open_node("a") as a, outer.open_node("b") as b:
+            await asyncio.sleep(1)
+            assert a.realm == b.realm
+            assert [node.speaks_for for node in a.nodes()] == ["b"]
 
 
 calc = iris.Service("calc")
@@ -84,11 +83,9 @@ async def test_a_process_is_refused_where_time_is_virtual(autojump_clock: MockCl
                 pass
 
 
-def test_a_process_is_refused_where_time_is_virtual_with_asyncio() -> None:
-    async def main() -> None:
-        async with virtual_time(), open_network() as network, network.open_node("calc") as node:
-            with pytest.raises(iris.ConfigError, match="process=True answers in real time"):
-                async with node.join("calc", calc):
-                    pass
-
-    asyncio.run(main())
+@on_asyncio()
+async def test_a_process_is_refused_where_time_is_virtual_with_asyncio() -> None:
+    async with virtual_time(), open_network() as network, network.open_node("calc") as node:
+        with pytest.raises(iris.ConfigError, match="process=True answers in real time"):
+            async with node.join("calc", calc):
+                pass

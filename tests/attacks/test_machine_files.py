@@ -25,7 +25,8 @@ from iris.doors.clients import ClientLimits, Clients
 from iris.doors.http import open_http_door
 from iris.doors.mqtt import open_mqtt_door
 from iris.node.open import open_parts
-from tests.support.doors import NOW, run_in_realm
+from tests.support.async_tests import run_in_realm
+from tests.support.doors import NOW
 
 pytestmark = pytest.mark.long
 

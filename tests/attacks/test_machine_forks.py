@@ -17,6 +17,7 @@ import pytest
 import iris
 import iris.aio
 import iris.sync
+from tests.support.async_tests import on_asyncio
 
 pytestmark = pytest.mark.long
 
@@ -100,24 +101,22 @@ def test_a_forked_child_is_told_that_the_node_is_its_parents_which_goes_on() -> 
         assert desk.request("shop", 2, timeout=10) == 2
 
 
-def test_a_child_that_is_forked_beside_a_node_of_asyncio_is_told_to_open_it_elsewhere() -> None:
-    async def main() -> None:
-        service = iris.Service("shop")
+@on_asyncio()
+async def test_a_child_that_is_forked_beside_a_node_of_asyncio_is_told_to_open_it_elsewhere() -> None:
+    service = iris.Service("shop")
 
-        @service.request
-        async def reply(request: iris.Request) -> object:
-            return request.payload
+    @service.request
+    async def reply(request: iris.Request) -> object:
+        return request.payload
 
-        async with (
-            iris.aio.open_node("shop") as shop,
-            shop.join("shop", service),
-            iris.aio.open_node("desk") as desk,
-        ):
-            await desk.wait_for("shop")
-            assert TOLD in from_child(open_in_asyncio)["open"]
-            assert await desk.request("shop", 2, timeout=10) == 2
-
-    asyncio.run(main())
+    async with (
+        iris.aio.open_node("shop") as shop,
+        shop.join("shop", service),
+        iris.aio.open_node("desk") as desk,
+    ):
+        await desk.wait_for("shop")
+        assert TOLD in from_child(open_in_asyncio)["open"]
+        assert await desk.request("shop", 2, timeout=10) == 2
 
 
 LEAVES = """

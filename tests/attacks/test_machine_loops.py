@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -19,10 +18,7 @@ import iris
 import iris.aio
 import iris.sync
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 @pytest.mark.parametrize("module", ["threading", "select"])
@@ -43,6 +39,9 @@ def test_where_gevent_has_replaced_what_a_node_needs_opening_one_says_so(
             asyncio.run(main())
         else:
             iris.sync.open_node("a").__enter__()
+    monkeypatch.setattr(monkey, "is_module_patched", {"socket"}.__contains__)
+    with iris.sync.open_node("a") as node:
+        assert node.clusters() is not None
 
 
 class _Loud(Exception):

@@ -14,10 +14,7 @@ from iris.kernel.transport import listener, reader
 from iris.kernel.transport.greeting import SpGreeting
 from iris.node.open import open_parts
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 class Scarce:

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,12 +22,7 @@ import iris.sync
 from iris.security.authority.issuing import issue_cluster
 from iris.security.authority.realm_root import create_realm
 
-pytestmark = pytest.mark.long
-
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("own_home")]
 
 
 SHOP = """

@@ -18,13 +18,11 @@ import iris.aio
 import iris.sync
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
+from tests.support.async_tests import on_asyncio
 from tests.support.spans import recorded
 from tests.sync.test_node import open_pair
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 class Failing(SpanProcessor):
@@ -183,9 +181,7 @@ def test_with_threads_a_handler_that_ends_oddly_fails_and_its_node_serves_on(odd
         assert client.request("shop", b"still here") == b"still here"
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("odd", [name for name in ODD if not name.startswith("exit")])
-def test_with_asyncio_a_handler_that_ends_oddly_fails_and_its_node_serves_on(odd: str) -> None:
+def odd_service(odd: str) -> iris.Service:
     service = iris.Service("shop")
 
     @service.request
@@ -209,72 +205,48 @@ def test_with_asyncio_a_handler_that_ends_oddly_fails_and_its_node_serves_on(odd
         raise odd_error(odd)
 
     @service.tunnel
-    async def talk(tunnel: iris.aio.Tunnel) -> None:
+    async def talk(tunnel: Any) -> None:
         await tunnel.receive()
         raise odd_error(odd)
 
-    async def main() -> None:
-        async with (
-            iris.aio.open_node("member") as member,
-            member.join("shop", service),
-            iris.aio.open_node("client") as client,
-        ):
-            await client.wait_for("shop")
-            for operation in ("leave", "plain", "thread"):
-                with pytest.raises(iris.RemoteError):
-                    await client.request("shop", b"", operation=operation, timeout=5)
-            await client.broadcast("shop", 1)
-            with pytest.raises(iris.TunnelBroken):  # noqa: PT012
-                async with client.open_tunnel("shop") as tunnel:
-                    await tunnel.send(b"")
-                    await tunnel.receive()
-            assert await client.request("shop", b"still here") == b"still here"
+    return service
 
-    asyncio.run(main())
+
+async def fail_and_serve_on(client: Any, *operations: str) -> None:
+    await client.wait_for("shop")
+    for operation in operations:
+        with pytest.raises(iris.RemoteError):
+            await client.request("shop", b"", operation=operation, timeout=5)
+    await client.broadcast("shop", 1)
+    with pytest.raises(iris.TunnelBroken):  # noqa: PT012
+        async with client.open_tunnel("shop") as tunnel:
+            await tunnel.send(b"")
+            await tunnel.receive()
+    assert await client.request("shop", b"still here") == b"still here"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("odd", [name for name in ODD if not name.startswith("exit")])
+@on_asyncio()
+async def test_with_asyncio_a_handler_that_ends_oddly_fails_and_its_node_serves_on(odd: str) -> None:
+    async with (
+        iris.aio.open_node("member") as member,
+        member.join("shop", odd_service(odd)),
+        iris.aio.open_node("client") as client,
+    ):
+        await fail_and_serve_on(client, "leave", "plain", "thread")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("odd", [name for name in ODD if not name.startswith("exit")])
 async def test_a_handler_that_ends_oddly_fails_and_its_node_serves_on(autojump_clock: MockClock, odd: str) -> None:
-    service = iris.Service("shop")
-
-    @service.request
-    async def echo(request: iris.Request) -> object:
-        return request.payload
-
-    @service.request("leave")
-    async def leave(_: iris.Request) -> None:
-        raise odd_error(odd)
-
-    @service.request("plain")
-    def plain(_: iris.Request) -> None:
-        raise odd_error(odd)
-
-    @service.broadcast
-    def hear(_: iris.Message) -> None:
-        raise odd_error(odd)
-
-    @service.tunnel
-    async def talk(tunnel: iris.Tunnel) -> None:
-        await tunnel.receive()
-        raise odd_error(odd)
-
     async with (
         open_network() as network,
         network.open_node("shop") as member,
-        member.join("shop", service),
+        member.join("shop", odd_service(odd)),
         network.open_node("caller") as client,
     ):
-        await client.wait_for("shop")
-        for operation in ("leave", "plain"):
-            with pytest.raises(iris.RemoteError):
-                await client.request("shop", b"", operation=operation, timeout=5)
-        await client.broadcast("shop", 1)
-        with pytest.raises(iris.TunnelBroken):  # noqa: PT012
-            async with client.open_tunnel("shop") as tunnel:
-                await tunnel.send(b"")
-                await tunnel.receive()
-        assert await client.request("shop", b"still here") == b"still here"
+        await fail_and_serve_on(client, "leave", "plain")
 
 
 @pytest.mark.long

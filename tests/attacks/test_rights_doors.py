@@ -15,7 +15,7 @@ from iris.cli.operators.dash.guard import Guard
 from iris.doors.http import HttpLimits
 from iris.doors.tokens import grant
 from iris.node.telemetry.host_names import is_ours
-from tests.support.doors import Place, Run, open_place, rest_of, runner
+from tests.support.doors import Place, Run, open_place, rest_of, runner, with_door
 
 
 @pytest.fixture
@@ -31,44 +31,40 @@ def ask(token: str, connection: str = "keep-alive") -> bytes:
 
 
 @pytest.mark.long
-def test_connections_that_one_token_keeps_idle_leave_room_to_the_others(run: Run) -> None:
-    async def work(place: Place) -> None:
-        other = grant(place.tokens, "other", call=(">",))
-        place.clients.reload()
-        async with AsyncExitStack() as stack, asyncio.timeout(30):
-            for _ in range(40):
-                reader, writer = await stack.enter_async_context(place.dial())
-                writer.write(ask(place.token))
-                await reader.read(4096)
-            for _ in range(4):
-                reader, writer = await stack.enter_async_context(place.dial())
-                writer.write(ask(other, "close"))
-                assert (await rest_of(reader)).startswith(b"HTTP/1.1 200")
-
-    run(work, door_limits=HttpLimits(connections=20))
+@with_door(door_limits=HttpLimits(connections=20))
+async def test_connections_that_one_token_keeps_idle_leave_room_to_the_others(place: Place) -> None:
+    other = grant(place.tokens, "other", call=(">",))
+    place.clients.reload()
+    async with AsyncExitStack() as stack, asyncio.timeout(30):
+        for _ in range(40):
+            reader, writer = await stack.enter_async_context(place.dial())
+            writer.write(ask(place.token))
+            await reader.read(4096)
+        for _ in range(4):
+            reader, writer = await stack.enter_async_context(place.dial())
+            writer.write(ask(other, "close"))
+            assert (await rest_of(reader)).startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.long
-def test_who_shows_another_token_on_the_same_connection_has_the_place_of_that_one(run: Run) -> None:
-    async def work(place: Place) -> None:
-        other = grant(place.tokens, "other", call=(">",))
-        place.clients.reload()
-        async with AsyncExitStack() as stack, asyncio.timeout(30):
-            answers: list[bytes] = []
-            for _ in range(12):
-                reader, writer = await stack.enter_async_context(place.dial())
-                writer.write(ask(other))
-                await reader.readuntil(b"\r\n\r\n")
-                writer.write(ask(place.token))
-                answers.append(await reader.readuntil(b"\r\n\r\n"))
-            assert sum(b" 200 " in answer for answer in answers) <= 10
+@with_door(door_limits=HttpLimits(connections=20))
+async def test_who_shows_another_token_on_the_same_connection_has_the_place_of_that_one(place: Place) -> None:
+    other = grant(place.tokens, "other", call=(">",))
+    place.clients.reload()
+    async with AsyncExitStack() as stack, asyncio.timeout(30):
+        answers: list[bytes] = []
+        for _ in range(12):
             reader, writer = await stack.enter_async_context(place.dial())
-            third = grant(place.tokens, "third", call=(">",))
-            place.clients.reload()
-            writer.write(ask(third, "close"))
-            assert (await rest_of(reader)).startswith(b"HTTP/1.1 200")
-
-    run(work, door_limits=HttpLimits(connections=20))
+            writer.write(ask(other))
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(ask(place.token))
+            answers.append(await reader.readuntil(b"\r\n\r\n"))
+        assert sum(b" 200 " in answer for answer in answers) <= 10
+        reader, writer = await stack.enter_async_context(place.dial())
+        third = grant(place.tokens, "third", call=(">",))
+        place.clients.reload()
+        writer.write(ask(third, "close"))
+        assert (await rest_of(reader)).startswith(b"HTTP/1.1 200")
 
 
 FOREIGN = (

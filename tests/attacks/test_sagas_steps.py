@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,47 +11,10 @@ import pytest
 import trio
 
 import iris
-from iris.spark_bridge.server.bridge import open_bridge
-from iris.testing import Network, open_network
+from iris.testing import open_network
+from tests.support.sagas import open_shops
 
 pytestmark = pytest.mark.long
-
-
-def shop(name: str, calls: list[str]) -> iris.Service:
-    service = iris.Service(name, outcomes=iris.Outcomes(rerun=True))
-
-    @service.request("do")
-    async def do(request: iris.Request) -> str:
-        calls.append(f"{name}.do {request.payload!s:.20}")
-        return name
-
-    @service.request("undo")
-    async def undo(request: iris.Request) -> None:
-        calls.append(f"{name}.undo {request.payload!s:.20}")
-
-    return service
-
-
-@asynccontextmanager
-async def open_shops(
-    network: Network,
-    directory: Path,
-    calls: list[str],
-    config: iris.Config | None = None,
-    limits: iris.Config | None = None,
-) -> AsyncIterator[tuple[iris.Node, iris.Node]]:
-    async with AsyncExitStack() as stack:
-        bridge = await stack.enter_async_context(network.open_node("bridge", config=limits or iris.Config()))
-        await stack.enter_async_context(open_bridge(bridge, topics=["t.>"], directory=directory))
-        served = await stack.enter_async_context(network.open_node("shops"))
-        for name in ("stock", "money", "truck"):
-            await stack.enter_async_context(served.join(name, shop(name, calls)))
-        one = await stack.enter_async_context(network.open_node("desk", config=config or iris.Config()))
-        two = await stack.enter_async_context(network.open_node("desk"))
-        for desk in (one, two):
-            await desk.wait_for("truck")
-            await desk.wait_for("bridge")
-        yield one, two
 
 
 async def test_a_saga_that_has_ended_makes_no_further_steps(tmp_path: Path) -> None:

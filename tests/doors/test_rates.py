@@ -22,7 +22,8 @@ from iris.doors.tokens import load_tokens
 from iris.kernel.errors import ConfigError
 from tests.doors.mqtt.place import open_place as open_mqtt_place
 from tests.doors.nng.place import open_place as open_nng_place
-from tests.support.doors import NOW, open_place, run_in_realm
+from tests.support.async_tests import in_realm, on_asyncio, run_in_realm
+from tests.support.doors import NOW, open_place
 
 EVERYTHING = {"call": (">",), "publish": (">",), "subscribe": (">",)}
 
@@ -59,69 +60,57 @@ def test_a_token_says_how_many_subscriptions_its_bearer_may_have(
     run_in_realm(tmp_path, monkeypatch, main)
 
 
-def test_calls_by_http_beyond_the_rate_are_refused_with_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        async with open_place(tmp_path, rights={**EVERYTHING, "rate": 0.01}) as place:
-            assert (await place.post("/request/greeters")).status == 200
-            for path in ("request/greeters", "broadcast/greeters", "survey/greeters", "publish/a"):
-                refused = await place.post(f"/{path}", b"x")
-                assert (refused.status, refused.json()["code"]) == (429, "too_fast"), path
-                assert 90 <= int(refused.headers["retry-after"]) <= 100
-            assert place.door.statistics().refused[429] == 4
-
-    run_in_realm(tmp_path, monkeypatch, main)
+@in_realm
+async def test_calls_by_http_beyond_the_rate_are_refused_with_a_time(tmp_path: Path) -> None:
+    async with open_place(tmp_path, rights={**EVERYTHING, "rate": 0.01}) as place:
+        assert (await place.post("/request/greeters")).status == 200
+        for path in ("request/greeters", "broadcast/greeters", "survey/greeters", "publish/a"):
+            refused = await place.post(f"/{path}", b"x")
+            assert (refused.status, refused.json()["code"]) == (429, "too_fast"), path
+            assert 90 <= int(refused.headers["retry-after"]) <= 100
+        assert place.door.statistics().refused[429] == 4
 
 
-def test_bytes_count_whatever_their_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        async with open_place(tmp_path, rights={**EVERYTHING, "rate_bytes": 1000}) as place:
-            assert (await place.post("/request/greeters", b"x" * 100_000)).status == 200
-            refused = await place.post("/request/greeters", {})
-            assert (refused.status, refused.json()["retry_after"]) == (429, pytest.approx(99, abs=2))
-
-    run_in_realm(tmp_path, monkeypatch, main)
+@in_realm
+async def test_bytes_count_whatever_their_form(tmp_path: Path) -> None:
+    async with open_place(tmp_path, rights={**EVERYTHING, "rate_bytes": 1000}) as place:
+        assert (await place.post("/request/greeters", b"x" * 100_000)).status == 200
+        refused = await place.post("/request/greeters", {})
+        assert (refused.status, refused.json()["retry_after"]) == (429, pytest.approx(99, abs=2))
 
 
-def test_headers_count_as_bytes_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        async with open_place(tmp_path, rights={**EVERYTHING, "rate_bytes": 100}) as place:
-            answer = await place.fetch(
-                "POST", "/request/greeters", b"", {**place.bearer, "iris-header-note": "x" * 8000}
-            )
-            assert answer.status == 200
-            refused = await place.post("/request/greeters", {})
-            assert (refused.status, refused.json()["retry_after"]) == (429, pytest.approx(79, abs=2))
-
-    run_in_realm(tmp_path, monkeypatch, main)
+@in_realm
+async def test_headers_count_as_bytes_do(tmp_path: Path) -> None:
+    async with open_place(tmp_path, rights={**EVERYTHING, "rate_bytes": 100}) as place:
+        answer = await place.fetch("POST", "/request/greeters", b"", {**place.bearer, "iris-header-note": "x" * 8000})
+        assert answer.status == 200
+        refused = await place.post("/request/greeters", {})
+        assert (refused.status, refused.json()["retry_after"]) == (429, pytest.approx(79, abs=2))
 
 
-def test_user_properties_count_as_bytes_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        async with open_mqtt_place(tmp_path, rights={**EVERYTHING, "rate_bytes": 1000}) as place:
-            async with place.client() as raw, place.member.subscribe("a") as events:
-                raw.send(PublishPacket("a", b"", user_properties=[("note", "x" * 2000)]))
-                await anext(events)
-                began = asyncio.get_running_loop().time()
-                raw.send(PublishPacket("a", b"x"))
-                await anext(events)
-                assert asyncio.get_running_loop().time() - began >= 0.9, "2,004 bytes, of which 1,000 at once"
-            assert place.door.statistics().paused == 1
-
-    run_in_realm(tmp_path, monkeypatch, main)
+@in_realm
+async def test_user_properties_count_as_bytes_do(tmp_path: Path) -> None:
+    async with open_mqtt_place(tmp_path, rights={**EVERYTHING, "rate_bytes": 1000}) as place:
+        async with place.client() as raw, place.member.subscribe("a") as events:
+            raw.send(PublishPacket("a", b"", user_properties=[("note", "x" * 2000)]))
+            await anext(events)
+            began = asyncio.get_running_loop().time()
+            raw.send(PublishPacket("a", b"x"))
+            await anext(events)
+            assert asyncio.get_running_loop().time() - began >= 0.9, "2,004 bytes, of which 1,000 at once"
+        assert place.door.statistics().paused == 1
 
 
-def test_tunnels_are_opened_at_the_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        async with open_place(tmp_path, rights={**EVERYTHING, "rate": 0.01}) as place:
-            protocols = [Subprotocol("iris.tunnel.1"), Subprotocol(f"iris.token.{place.token}")]
-            url = "ws://{}:{}/tunnel/greeters".format(*place.address)
-            async with connect(url, subprotocols=protocols, proxy=None) as socket:
-                await socket.recv()  # credit: it is open
-                async with connect(url, subprotocols=protocols, proxy=None) as other:
-                    await other.wait_closed()
-                    assert (other.close_code, (other.close_reason or "")[:8]) == (4429, "too_fast")
-
-    run_in_realm(tmp_path, monkeypatch, main)
+@in_realm
+async def test_tunnels_are_opened_at_the_rate(tmp_path: Path) -> None:
+    async with open_place(tmp_path, rights={**EVERYTHING, "rate": 0.01}) as place:
+        protocols = [Subprotocol("iris.tunnel.1"), Subprotocol(f"iris.token.{place.token}")]
+        url = "ws://{}:{}/tunnel/greeters".format(*place.address)
+        async with connect(url, subprotocols=protocols, proxy=None) as socket:
+            await socket.recv()  # credit: it is open
+            async with connect(url, subprotocols=protocols, proxy=None) as other:
+                await other.wait_closed()
+                assert (other.close_code, (other.close_reason or "")[:8]) == (4429, "too_fast")
 
 
 @pytest.mark.parametrize("what", ["take/jobs", "read?topic=orders", "lease/door/leader", "serve/orders"])
@@ -171,97 +160,86 @@ def test_what_a_program_answers_waits_for_the_rate(tmp_path: Path, monkeypatch: 
     run_in_realm(tmp_path, monkeypatch, main)
 
 
-def test_messages_of_a_tunnel_wait_for_the_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        async with open_place(tmp_path, rights={**EVERYTHING, "rate": 10}) as place:
-            protocols = [Subprotocol("iris.tunnel.1"), Subprotocol(f"iris.token.{place.token}")]
-            url = "ws://{}:{}/tunnel/greeters".format(*place.address)
-            loop = asyncio.get_running_loop()
-            async with connect(url, subprotocols=protocols, proxy=None) as socket:
-                await socket.send('{"credit": 100}')
-                began, heard, sent, lent = loop.time(), 0, 0, 0
-                while heard < 30:
-                    message = await socket.recv()
-                    heard += isinstance(message, bytes)
-                    if isinstance(message, str):
-                        lent += json.loads(message)["credit"]
-                    while sent < min(lent, 30):
-                        await socket.send(b"x")
-                        sent += 1
-                assert loop.time() - began >= 1.9, "10 at once, and 20 more in two seconds"
-                assert place.door.statistics().paused >= 1
-
-    run_in_realm(tmp_path, monkeypatch, main)
-
-
-def test_messages_of_mqtt_wait_and_all_are_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        async with open_mqtt_place(tmp_path, rights={**EVERYTHING, "rate": 10}) as place:
-            loop = asyncio.get_running_loop()
-            async with place.client() as raw, place.member.subscribe("a") as events:
-                began = loop.time()
-                for _ in range(60):
-                    raw.send(PublishPacket("a", b"x"))
-                for _ in range(60):
-                    await anext(events)
-                assert loop.time() - began >= 1.85, "10 at once, and all but the last 32 of the others in their time"
-                raw.send(mqtt5.PingReqPacket())
-                assert isinstance(await raw.hear(), mqtt5.PingRespPacket)
-            assert place.door.statistics().published == 60
+@in_realm
+async def test_messages_of_a_tunnel_wait_for_the_rate(tmp_path: Path) -> None:
+    async with open_place(tmp_path, rights={**EVERYTHING, "rate": 10}) as place:
+        protocols = [Subprotocol("iris.tunnel.1"), Subprotocol(f"iris.token.{place.token}")]
+        url = "ws://{}:{}/tunnel/greeters".format(*place.address)
+        loop = asyncio.get_running_loop()
+        async with connect(url, subprotocols=protocols, proxy=None) as socket:
+            await socket.send('{"credit": 100}')
+            began, heard, sent, lent = loop.time(), 0, 0, 0
+            while heard < 30:
+                message = await socket.recv()
+                heard += isinstance(message, bytes)
+                if isinstance(message, str):
+                    lent += json.loads(message)["credit"]
+                while sent < min(lent, 30):
+                    await socket.send(b"x")
+                    sent += 1
+            assert loop.time() - began >= 1.9, "10 at once, and 20 more in two seconds"
             assert place.door.statistics().paused >= 1
 
-    run_in_realm(tmp_path, monkeypatch, main)
+
+@in_realm
+async def test_messages_of_mqtt_wait_and_all_are_published(tmp_path: Path) -> None:
+    async with open_mqtt_place(tmp_path, rights={**EVERYTHING, "rate": 10}) as place:
+        loop = asyncio.get_running_loop()
+        async with place.client() as raw, place.member.subscribe("a") as events:
+            began = loop.time()
+            for _ in range(60):
+                raw.send(PublishPacket("a", b"x"))
+            for _ in range(60):
+                await anext(events)
+            assert loop.time() - began >= 1.85, "10 at once, and all but the last 32 of the others in their time"
+            raw.send(mqtt5.PingReqPacket())
+            assert isinstance(await raw.hear(), mqtt5.PingRespPacket)
+        assert place.door.statistics().published == 60
+        assert place.door.statistics().paused >= 1
 
 
-def test_a_will_counts_as_any_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        async with open_mqtt_place(tmp_path, rights={**EVERYTHING, "rate": 0.01}) as place:
-            for _ in range(3):
-                async with place.dial() as raw:
-                    await raw.join(place.token, will=mqtt5.Will("a", payload=b"gone"))
-            while place.door.statistics().published + place.door.statistics().refused[429] < 3:
-                await asyncio.sleep(0.01)
-            assert (place.door.statistics().published, place.door.statistics().refused[429]) == (1, 2)
-
-    run_in_realm(tmp_path, monkeypatch, main)
+@in_realm
+async def test_a_will_counts_as_any_message(tmp_path: Path) -> None:
+    async with open_mqtt_place(tmp_path, rights={**EVERYTHING, "rate": 0.01}) as place:
+        for _ in range(3):
+            async with place.dial() as raw:
+                await raw.join(place.token, will=mqtt5.Will("a", payload=b"gone"))
+        while place.door.statistics().published + place.door.statistics().refused[429] < 3:
+            await asyncio.sleep(0.01)
+        assert (place.door.statistics().published, place.door.statistics().refused[429]) == (1, 2)
 
 
-def test_req_and_surveyor_of_nng_are_refused_and_push_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        async with open_nng_place(tmp_path, rights={**EVERYTHING, "rate": 0.1}) as place:
-            with (
-                await place.socket(pynng.Req0, "req") as req,
-                await place.socket(pynng.Surveyor0, "surveyor") as surveyor,
-                await place.socket(pynng.Push0, "push") as push,
-            ):
-                await req.asend(b"greeters")
-                assert await req.arecv() == b"200 bytes\n"
-                await req.asend(b"greeters")
-                assert (await req.arecv()).startswith(b"429 too_fast")
-                await surveyor.asend(b"greeters")
-                assert (await surveyor.arecv()).startswith(b"429 too_fast")
-                async with place.member.subscribe("a") as events:
-                    await push.asend(b"a")
-                    await anext(events)
-            assert (place.door.statistics().paused, place.door.statistics().refused[429]) == (1, 2)
-
-    run_in_realm(tmp_path, monkeypatch, main)
+@in_realm
+async def test_req_and_surveyor_of_nng_are_refused_and_push_waits(tmp_path: Path) -> None:
+    async with open_nng_place(tmp_path, rights={**EVERYTHING, "rate": 0.1}) as place:
+        with (
+            await place.socket(pynng.Req0, "req") as req,
+            await place.socket(pynng.Surveyor0, "surveyor") as surveyor,
+            await place.socket(pynng.Push0, "push") as push,
+        ):
+            await req.asend(b"greeters")
+            assert await req.arecv() == b"200 bytes\n"
+            await req.asend(b"greeters")
+            assert (await req.arecv()).startswith(b"429 too_fast")
+            await surveyor.asend(b"greeters")
+            assert (await surveyor.arecv()).startswith(b"429 too_fast")
+            async with place.member.subscribe("a") as events:
+                await push.asend(b"a")
+                await anext(events)
+        assert (place.door.statistics().paused, place.door.statistics().refused[429]) == (1, 2)
 
 
-def test_who_waits_for_the_rate_of_a_token_that_is_replaced_waits_no_more(tmp_path: Path) -> None:
+@on_asyncio()
+async def test_who_waits_for_the_rate_of_a_token_that_is_replaced_waits_no_more(tmp_path: Path) -> None:
     """As PUSH of nng does: its socket is the client's also under another token."""
-
-    async def main() -> None:
-        tokens = tmp_path / "tokens"
-        grant(tokens, "slow", rate=0.001)
-        clients = Clients(tokens, lambda: NOW)
-        client = clients.named("slow")
-        assert not await client.pace(0)
-        waiting = asyncio.create_task(client.pace(0))
-        await asyncio.sleep(0)
-        grant(tokens, "slow", rate=100)
-        clients.reload()
-        async with asyncio.timeout(5):
-            assert await waiting
-
-    asyncio.run(main())
+    tokens = tmp_path / "tokens"
+    grant(tokens, "slow", rate=0.001)
+    clients = Clients(tokens, lambda: NOW)
+    client = clients.named("slow")
+    assert not await client.pace(0)
+    waiting = asyncio.create_task(client.pace(0))
+    await asyncio.sleep(0)
+    grant(tokens, "slow", rate=100)
+    clients.reload()
+    async with asyncio.timeout(5):
+        assert await waiting

@@ -9,7 +9,16 @@ from trio.testing import MockClock
 import iris
 from iris.testing import open_network
 from tests.node.test_cancellation import COVERED
-from tests.support.closing import CLOSED, WAITS, WAITS_FOR_NOBODY, Waits, each_wait, outcome_of, silent_services
+from tests.support.closing import (
+    CLOSED,
+    WAITS,
+    WAITS_FOR_NOBODY,
+    Waits,
+    each_wait,
+    outcome_of,
+    silent_services,
+    take_what_is_left,
+)
 
 SOON = 2.0
 """Virtual seconds."""
@@ -59,22 +68,7 @@ async def test_what_waits_ends_when_its_node_is_closed(autojump_clock: MockClock
 
 async def test_what_a_closed_node_has_left_can_be_taken(autojump_clock: MockClock) -> None:
     async with open_network() as network:
-        async with network.open_node("caller") as node:
-            losses = node.watch_losses()
-            async with (
-                node.subscribe("a") as events,
-                node.state("document") as state,
-                node.watch("caller") as changes,
-            ):
-                state["a"] = 1
-                keys = state.watch()
-                await node.publish("a", b"1")
-                await node.publish("a", b"2")
-        assert [event.payload async for event in events] == [b"1", b"2"]
-        assert [change.key async for change in keys] == ["a"]
-        assert [change async for change in changes] == []
-        assert [(loss.reason, loss.count) async for loss in losses] == [("receiver left", 2)]
-        assert [loss async for loss in losses] == []
+        await take_what_is_left(network.open_node("caller"))
 
 
 async def test_who_waits_for_batches_is_told_when_the_block_is_left(autojump_clock: MockClock) -> None:

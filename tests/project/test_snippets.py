@@ -30,6 +30,7 @@ import iris
 import iris.aio.testing
 import iris.testing
 from docs.pages import NOT_RUN, ROOT, Block, blocks, matches, pages
+from tests.support.async_tests import on_asyncio
 from tests.support.consoles import run_console
 
 PAGES = {str(page.relative_to(ROOT)): list(blocks(page)) for page in pages() if page.name != "CHANGELOG.md"}
@@ -187,14 +188,12 @@ async def test_the_snippets_of_a_page_run_and_print_what_it_says(
 
 
 @pytest.mark.parametrize("name", [name for name in SESSIONS if is_of_asyncio(name)])
-def test_the_snippets_of_a_page_for_asyncio_run_and_print_what_it_says(
+@on_asyncio()
+async def test_the_snippets_of_a_page_for_asyncio_run_and_print_what_it_says(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def run() -> None:
-        async with iris.aio.testing.autojump_clock(), iris.aio.testing.open_network() as network:
-            await run_session(name, network, capsys, lambda block: None)
-
-    asyncio.run(run())
+    async with iris.aio.testing.autojump_clock(), iris.aio.testing.open_network() as network:
+        await run_session(name, network, capsys, lambda block: None)
 
 
 @pytest.mark.parametrize("place", PROGRAMS)

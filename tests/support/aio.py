@@ -100,3 +100,15 @@ async def open_guest_cast() -> AsyncIterator[tuple[Stage, AsyncioCast]]:
             yield stage, AsyncioCast(cast, guest)
     finally:
         await guest.leave()
+
+
+@asynccontextmanager
+async def open_pair(service: iris.Service) -> AsyncIterator[tuple[iris.aio.Node, iris.aio.Node]]:
+    """Open a member of a service's cluster, and a client."""
+    async with (
+        iris.aio.open_node("member") as member,
+        member.join(service.name, service),
+        iris.aio.open_node("client") as client,
+    ):
+        await client.wait_for(service.name)
+        yield member, client

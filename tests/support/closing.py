@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -271,6 +272,22 @@ def each_wait() -> dict[str, tuple[Waits, str]]:
         for owner, name, expected, several in WAITS
         for number, wait in enumerate(several)
     }
+
+
+async def take_what_is_left(opening: AbstractAsyncContextManager[Any]) -> None:
+    """Check that what a node had received can be taken after it was closed."""
+    async with opening as node:
+        losses = node.watch_losses()
+        async with node.subscribe("a") as events, node.state("document") as state, node.watch("caller") as changes:
+            state["a"] = 1
+            keys = state.watch()
+            await node.publish("a", b"1")
+            await node.publish("a", b"2")
+    assert [event.payload async for event in events] == [b"1", b"2"]
+    assert [change.key async for change in keys] == ["a"]
+    assert [change async for change in changes] == []
+    assert [(loss.reason, loss.count) async for loss in losses] == [("receiver left", 2)]
+    assert [loss async for loss in losses] == []
 
 
 class Arrivals:

@@ -20,6 +20,7 @@ import iris.aio
 from iris.doors import grant
 from iris.doors.clients import ClientLimits, Clients
 from iris.doors.http import HttpDoor, HttpLimits, open_http_door
+from tests.support.async_tests import AsyncTest, plain_test, run_in_realm
 
 NOW = 1_000_000.0
 
@@ -279,14 +280,18 @@ def runner(
     return run
 
 
-def run_in_realm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Callable[[], Awaitable[None]]) -> None:
-    """Run a program of asyncio in a local realm of its own."""
-    for name, below in (("IRIS_HOME", "home"), ("XDG_RUNTIME_DIR", "run")):
-        (tmp_path / below).mkdir(mode=0o700, exist_ok=True)
-        monkeypatch.setenv(name, str(tmp_path / below))
+def with_door(runner: str = "run", **options: Any) -> Callable[[AsyncTest], Callable[..., None]]:
+    """Run a test with a door: an async function of the place; its other parameters are fixtures.
 
-    async def main() -> None:
-        async with asyncio.timeout(120):
-            await work()
+    Args:
+        runner: fixture that runs it.
+        options: of that, which are those of ``open_place``.
+    """
 
-    asyncio.run(main())
+    def at_door(run: Run, work: AsyncTest) -> None:
+        run(work, **options)
+
+    def decorate(test: AsyncTest) -> Callable[..., None]:
+        return plain_test(test, at_door, runner, given=1)
+
+    return decorate

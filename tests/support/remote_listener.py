@@ -9,41 +9,21 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from subprocess import PIPE
-from typing import Final
 
 import trio
 
 from iris.kernel.config import Config
 from iris.kernel.transport.network import NetworkTransport
 from iris.kernel.transport.port import OutgoingConnection
+from tests.support.printing import open_printing
 from tests.support.transports import ignore
-
-_ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 @asynccontextmanager
 async def open_far_listener(url: str) -> AsyncIterator[tuple[trio.Process, str]]:
     """Start the process; give it and its URL.  It is killed in the end."""
-    async with trio.open_nursery() as nursery:
-        process = await trio.lowlevel.open_process(
-            [sys.executable, "-m", "tests.support.remote_listener", url], stdout=PIPE, cwd=_ROOT
-        )
-        try:
-            assert process.stdout is not None
-            bound = b""
-            with trio.fail_after(60):
-                while not bound.endswith(b"\n"):
-                    bound += await process.stdout.receive_some(1000)
-            yield process, bound.decode().strip()
-        finally:
-            with trio.CancelScope(shield=True):
-                process.kill()
-                await process.wait()
-            assert process.stdout is not None
-            await process.stdout.aclose()
-            nursery.cancel_scope.cancel()
+    async with open_printing("tests.support.remote_listener", url) as opened:
+        yield opened
 
 
 async def _main(url: str) -> None:

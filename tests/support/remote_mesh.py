@@ -3,41 +3,23 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from subprocess import PIPE
-from typing import Final
 
 import trio
 
 from iris.kernel.config import Config
 from iris.kernel.transport.network import NetworkTransport
 from tests.support.admission import open_reading_mesh
+from tests.support.printing import open_printing
 from tests.support.realms import WALL, TestRealm, seeded_entropy
-
-_ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 @asynccontextmanager
 async def open_far_mesh() -> AsyncIterator[tuple[trio.Process, str]]:
     """Start the process; give it and its URL.  It is killed in the end."""
-    process = await trio.lowlevel.open_process(
-        [sys.executable, "-m", "tests.support.remote_mesh"], stdout=PIPE, cwd=_ROOT
-    )
-    assert process.stdout is not None
-    try:
-        bound = b""
-        with trio.fail_after(60):
-            while not bound.endswith(b"\n"):
-                bound += await process.stdout.receive_some(1000)
-        yield process, bound.decode().strip()
-    finally:
-        with trio.CancelScope(shield=True):
-            process.kill()
-            await process.wait()
-            await process.stdout.aclose()
+    async with open_printing("tests.support.remote_mesh") as opened:
+        yield opened
 
 
 async def _main() -> None:

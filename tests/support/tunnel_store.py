@@ -26,8 +26,8 @@ from iris.security.identity.certificate import issue_certificate
 from iris.security.identity.credential import GATE_SECRET_SIZE, Credential
 from iris.security.identity.permissions import Rights
 from iris.security.identity.signing import SigningKey
+from tests.support.printing import open_printing
 
-_ROOT: Final = Path(__file__).resolve().parents[2]
 _DAY: Final = 86_400.0
 
 service = iris.Service("store")
@@ -101,23 +101,15 @@ async def open_store(credential: Credential, directory: Path) -> AsyncIterator[t
     """Start the process; give it and its URL.  It is killed in the end."""
     path = directory / "store"
     await trio.to_thread.run_sync(save_credential, path, credential)
-    command = [sys.executable, "-m", "tests.support.tunnel_store", str(path)]
     # With a runtime directory of its own it is found by its seed and not by the registry of this machine.  The path
     # is short, because those of sockets have to be.
     runtime = await trio.to_thread.run_sync(tempfile.mkdtemp)
     environment = {**os.environ, "XDG_RUNTIME_DIR": runtime}
-    process = await trio.lowlevel.open_process(command, stdin=PIPE, stdout=PIPE, cwd=_ROOT, env=environment)
     try:
-        assert process.stdout is not None
-        bound = b""
-        with trio.fail_after(60):
-            while not bound.endswith(b"\n"):
-                bound += await process.stdout.receive_some(1000)
-        yield process, bound.decode().strip()
+        async with open_printing("tests.support.tunnel_store", str(path), stdin=PIPE, env=environment) as opened:
+            yield opened
     finally:
-        process.kill()
         with trio.CancelScope(shield=True):
-            await process.wait()
             await trio.to_thread.run_sync(shutil.rmtree, runtime)
 
 

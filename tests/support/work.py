@@ -10,30 +10,21 @@ from typing import Any
 
 def lines_run(call: Callable[[], object]) -> int:
     """Return how many lines a call runs, each as often as it does."""
-    count = 0
-
-    def follow(_: FrameType, event: str, __: Any) -> Any:
-        nonlocal count
-        count += event == "line"
-        return follow
-
-    before = sys.gettrace()
-    sys.settrace(follow)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
-    return count
+    return _traced(call, "line")
 
 
 def steps_run(call: Callable[[], object]) -> int:
     """Return how many instructions of Python a call runs: loops within one line count as well."""
+    return _traced(call, "opcode")
+
+
+def _traced(call: Callable[[], object], counted: str) -> int:
     count = 0
 
-    def follow(frame: FrameType, event: str, __: Any) -> Any:
+    def follow(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal count
-        frame.f_trace_opcodes = True
-        count += event == "opcode"
+        frame.f_trace_opcodes = counted == "opcode"
+        count += event == counted
         return follow
 
     before = sys.gettrace()

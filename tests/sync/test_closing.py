@@ -8,7 +8,6 @@ from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import wait as wait_futures
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,10 +18,7 @@ import iris
 import iris.sync
 from tests.support.closing import Arrivals, Waits, each_wait, silent_services
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 class Plain:

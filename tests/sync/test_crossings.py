@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 import iris.sync
 from tests.support.crossings import OPERATIONS, TASK, TIMES, Cast, Cost, counted, open_others
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 def count_all(other: iris.sync.Node) -> dict[str, Cost]:

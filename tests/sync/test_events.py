@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
@@ -20,10 +19,7 @@ from iris.sync.handles import _ConfirmedEvent
 
 SMALL = iris.SubscriptionLimits(events=4)
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 @contextmanager

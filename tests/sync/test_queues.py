@@ -9,10 +9,7 @@ import pytest
 import iris.sync
 from tests.support.bridges import open_sync_bridge
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 def test_jobs_are_put_done_failed_and_given_back(tmp_path: Path) -> None:

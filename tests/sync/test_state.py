@@ -11,10 +11,7 @@ import iris
 import iris.sync
 from tests.support.bridges import open_sync_bridge
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 def test_threads_read_and_write_a_document() -> None:

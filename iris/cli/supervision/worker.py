@@ -34,7 +34,7 @@ LONGEST: Final = 4096
 
 
 class Place(NamedTuple):
-    """Which ports a worker has beside others of one command line.
+    """Ports of a worker beside others of one command line.
 
     Attributes:
         listen: how many ports above those of ``--listen``: the lowest number that no other worker has.
@@ -108,7 +108,7 @@ def _ignore(_: int, __: FrameType | None) -> None:
 
 
 class Invocation(NamedTuple):
-    """How this process was started: the arguments of the command, and the worker that it is, if it is one."""
+    """Arguments of the command that started this process, and the worker that it is, if it is one."""
 
     arguments: tuple[str, ...]
     worker: Worker | None

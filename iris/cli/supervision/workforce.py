@@ -41,7 +41,7 @@ _OTHER_STATUSES: Final = 126
 
 
 class State(Enum):
-    """What a worker is at."""
+    """State of a worker."""
 
     STARTING = "starting"
     SERVING = "serving"
@@ -154,7 +154,7 @@ class Workforce:
         self._replacing = False
         self._to_replace: list[_Seat] = []
         self._served = self._complete = False
-        """Whether any worker has ever served, and all have at one time."""
+        """True once any worker has served, and once all have at one time."""
         self._unserved: dict[str, int] = {}
         """Errors of workers that ended before any served, and their exit statuses."""
         self._said = ""
@@ -169,7 +169,7 @@ class Workforce:
 
     @property
     def deadline(self) -> float:
-        """When to call ``expire``; infinite if never."""
+        """Time to call ``expire``; infinite if never."""
         times = [seat.due for seat in self._seats if seat.worker is None and not self.stopping]
         times += [one.since + SLOW for one in self.workers if one.state is State.STARTING and not one.slow]
         return min([*times, *self._leaving.values()], default=math.inf)

@@ -166,7 +166,7 @@ class _Score:
 
 
 class WorkSignal(Protocol):
-    """The sleep of whoever looks after requests that are in progress."""
+    """Sleep of the task that looks after requests in progress."""
 
     def wake(self) -> None:
         """A request is on its way to a member that owed no answer.  Called also while nobody sleeps: must be cheap."""

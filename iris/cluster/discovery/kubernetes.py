@@ -48,10 +48,10 @@ _PORT: Final = "iris"
 
 @final
 class Pod(Struct, frozen=True, kw_only=True):
-    """What Kubernetes gives a pod to ask its API with."""
+    """Access of a pod to the API of Kubernetes."""
 
     directory: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-    """Where ``token``, ``ca.crt`` and ``namespace`` are mounted."""
+    """Directory in which ``token``, ``ca.crt`` and ``namespace`` are mounted."""
     variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
     """Environment variables: ``KUBERNETES_SERVICE_HOST`` and ``KUBERNETES_SERVICE_PORT``."""
 

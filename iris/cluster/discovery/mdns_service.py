@@ -57,7 +57,7 @@ class RecordFilter:
         user: the user of what others announce.
 
     Attributes:
-        dropped: pointers to those that are not followed any more; whoever has dealt with them empties it.
+        dropped: pointers to those that are not followed any more; emptied when they are dealt with.
     """
 
     def __init__(self, followed: FollowedAnnouncements, user: AnnouncementUser) -> None:

@@ -52,10 +52,10 @@ _REMEMBERED: Final = 1024
 
 @final
 class SeedStatistics(Statistics, frozen=True, kw_only=True):
-    """What a seed has said of where other nodes are."""
+    """Answer of a seed: where other nodes are."""
 
     source: str
-    """Who is asked: ``dns``, ``dns+srv``, ``kubernetes`` or ``file``."""
+    """Service that is asked: ``dns``, ``dns+srv``, ``kubernetes`` or ``file``."""
     answered: int
     failed: int
     addresses: int

@@ -15,7 +15,7 @@ class Sources(NamedTuple):
     """The sources of one node."""
 
     seeds: Seeds
-    """Where the user says that nodes are."""
+    """Places at which the user says that nodes are."""
     registry: Registry | None
     """The registry of this machine."""
     lan: LocalNetwork | None

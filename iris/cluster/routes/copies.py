@@ -138,14 +138,14 @@ class CopyRoute:
         for site in self._aside.sites:
             link = self._link_to(site)
             if link is not None:
-                for waiting in self._aside.take(site, math.inf):
+                for waiting in self._aside.pop(site, math.inf):
                     self._post(link, {site: waiting.nodes}, waiting.copy.frame)
         self._none_aside()
 
     def forget(self, site: str, node: NodeId) -> None:
         """Count as lost what was set aside for a node: it is given up."""
         gone = bytes.fromhex(node)
-        for waiting in self._aside.take(site, math.inf):
+        for waiting in self._aside.pop(site, math.inf):
             others = b"".join(one for one in split_nodes(waiting.nodes) if one != gone)
             if len(others) != len(waiting.nodes):
                 self.lost["no route"] += 1

@@ -73,7 +73,7 @@ class CopiesAside:
         self._count(site, waiting, waiting.size)
         return True
 
-    def take(self, site: str, before: float) -> list[Waiting]:
+    def pop(self, site: str, before: float) -> list[Waiting]:
         """Remove and return the copies for a site that were set aside until a time."""
         copies = self._copies.get(site, deque())
         taken: list[Waiting] = []

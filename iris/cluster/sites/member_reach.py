@@ -49,7 +49,7 @@ class MemberReach:
         self._without_link: dict[str, tuple[int, list[NodeId]]] = {}
         """Members without a link at a version of the membership, by address."""
         self._asked: dict[tuple[str, bool], None] = {}
-        """What was asked since ``used_since`` was called for the last time."""
+        """Addresses that were asked since ``used_since`` was called for the last time."""
         self._asked_at: dict[tuple[str, bool], float] = {}
 
     def __repr__(self) -> str:

@@ -48,7 +48,7 @@ MODULE: Final = Path(__file__).with_name("iris.js")
 """The module for pages and for Node.js, which the door hands out itself."""
 
 TYPES: Final = MODULE.with_name("iris.d.ts")
-"""What TypeScript and editors know of it, by hand."""
+"""Types of it for TypeScript and editors, by hand."""
 
 _MODULE_TEXT: Final = MODULE.read_bytes()
 _TYPES_TEXT: Final = TYPES.read_bytes()
@@ -155,7 +155,7 @@ class _Door:
         client = await reading.client_of(http, self._clients)
         key = reading.key_of(http, client)
 
-        async def ask(cluster: str, payload: Any, *, headers: Mapping[str, str], **options: Any) -> Any:
+        async def ask(cluster: str, payload: object, *, headers: Mapping[str, str], **options: Any) -> Any:
             return await self._node.request(cluster, payload, headers=headers, **request_of(options, key))
 
         return self._call(http, client, "call", ask, REQUEST, lambda reply: answer(http, reply))

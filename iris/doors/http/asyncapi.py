@@ -6,11 +6,11 @@ Source: AsyncAPI 3.0.0.  "send" is what the door sends.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from iris.doors.http import messages, tunnels
-from iris.doors.http.schemas import ANSWER, END, ENVELOPE, EVENT, GAP, PROBLEM, object_of, option_schema
+from iris.doors.http.schemas import ANSWER, END, ENVELOPE, EVENT, GAP, PROBLEM, Schema, object_of, option_schema
 from iris.doors.options import (
     BROADCAST,
     PUBLISH,
@@ -24,9 +24,9 @@ from iris.doors.options import (
 _BINARY: Final = "It may be binary: the map without a payload, a line feed, and the payload as bytes."
 
 
-def document() -> dict[str, Any]:
+def document() -> Schema:
     """Return the AsyncAPI document of the door, as a map that JSON can hold."""
-    channels: dict[str, Any] = {
+    channels: Schema = {
         "serve": _channel(
             "/serve/{cluster}", "A program serves a cluster: docs/reference/doors/serve.md.",
             {f"door.{name}": _message(name, kind) for name, kind in messages.SENT.items()}
@@ -107,7 +107,7 @@ _DONE: Final = {
 }
 
 
-def _message(name: str, kind: messages.Kind) -> dict[str, Any]:
+def _message(name: str, kind: messages.Kind) -> Schema:
     fields = {one: messages.SCHEMAS[one] for one in (*kind.fields, *kind.optional)}
     schema = object_of(
         {"type": {"const": name}, **fields, **(ENVELOPE if kind.has_payload else {})}, "type", *kind.fields
@@ -116,21 +116,19 @@ def _message(name: str, kind: messages.Kind) -> dict[str, Any]:
     return {"name": name, **_text(kind.summary, schema), **more}
 
 
-def _text(summary: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+def _text(summary: str, schema: Schema) -> Schema:
     return {"summary": summary, "payload": schema}
 
 
-def _query(options: Readers, *required: str) -> dict[str, Any]:
+def _query(options: Readers, *required: str) -> Schema:
     return object_of({name: option_schema(name, read) for name, read in options.items()}, *required)
 
 
-def _socket(options: Readers) -> dict[str, Any]:
+def _socket(options: Readers) -> Schema:
     return {"ws": {"method": "GET", "query": _query(options), "bindingVersion": "0.1.0"}}
 
 
-def _channel(
-    address: str | None, summary: str, sent: Mapping[str, Any], bindings: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def _channel(address: str | None, summary: str, sent: Schema, bindings: Schema | None = None) -> Schema:
     names = [part[1:-1] for part in (address or "").split("/") if part.startswith("{")]
     return {
         "address": address,
@@ -141,13 +139,13 @@ def _channel(
     }
 
 
-def _operation(action: str, channel: str, names: Sequence[str] = ()) -> dict[str, Any]:
+def _operation(action: str, channel: str, names: Sequence[str] = ()) -> Schema:
     which = {"messages": [{"$ref": f"#/channels/{channel}/messages/{name}"} for name in names]} if names else {}
     security = [{"$ref": "#/components/securitySchemes/token"}]
     return {"action": action, "channel": {"$ref": f"#/channels/{channel}"}, "security": security, **which}
 
 
-def _call(name: str, options: Readers, *answers: str) -> dict[str, Any]:
+def _call(name: str, options: Readers, *answers: str) -> Schema:
     replies = [{"$ref": f"#/channels/replies/messages/{one}"} for one in (*answers, "problem")]
     return {
         **_operation("receive", name),

@@ -20,7 +20,7 @@ from iris.patterns.pubsub.queues.work_queue import check_queue
 
 
 class Caller(Protocol):
-    """What the door does for every address."""
+    """Steps of the door for every address."""
 
     async def talk(self, socket: WebSocket, work: Callable[[Client], Awaitable[int]]) -> None:
         """Have a client that shows its token talk by a WebSocket; the work returns the status by which that ended."""

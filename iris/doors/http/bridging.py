@@ -218,12 +218,12 @@ class Dialogue(ABC):
         """Do what the program has come for.  It does not return before it is cancelled."""
 
     @abstractmethod
-    def take(self, head: Head, payload: object) -> None:
+    def handle(self, head: Head, payload: object) -> None:
         """Do what a message wants; raise Problem if it is malformed."""
 
     @property
     def is_at(self) -> int:
-        """What was given to the program, and is not done with."""
+        """Batches or jobs that the program has, and is not done with."""
         return len(self._held)
 
     @property
@@ -341,7 +341,7 @@ class Dialogue(ABC):
             if head.get("type") == "drain" and payload is NOTHING:
                 self.finish()
             else:
-                self.take(head, payload)
+                self.handle(head, payload)
 
 
 def unknown(head: Head) -> Problem:

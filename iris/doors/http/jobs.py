@@ -85,7 +85,7 @@ class _Taking(Dialogue):
             await self.pace()
         await asyncio.Event().wait()
 
-    def take(self, head: Head, payload: object) -> None:  # noqa: ARG002 -- no message here has one
+    def handle(self, head: Head, payload: object) -> None:  # noqa: ARG002 -- no message here has one
         """See ``Dialogue``."""
         kind = head.get("type")
         if kind not in ("commit", "fail", "release", "extend"):

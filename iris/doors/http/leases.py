@@ -108,7 +108,7 @@ class _Holding(Dialogue):
             except TimeoutError:
                 raise Problem(409, "lease_lost", f"it was not renewed for {self._ttl:g} s") from None
 
-    def take(self, head: Head, payload: object) -> None:  # noqa: ARG002 -- no message here has one
+    def handle(self, head: Head, payload: object) -> None:  # noqa: ARG002 -- no message here has one
         """See ``Dialogue``."""
         if head.get("type") == "release":
             self._promised = 0.0

@@ -119,7 +119,7 @@ class _Reading(Dialogue):
                     raise
                 await self.until_done()  # which makes room
 
-    def take(self, head: Head, payload: object) -> None:  # noqa: ARG002 -- no message here has one
+    def handle(self, head: Head, payload: object) -> None:  # noqa: ARG002 -- no message here has one
         """See ``Dialogue``."""
         if head.get("type") != "commit":
             raise unknown(head)

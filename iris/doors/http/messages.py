@@ -81,4 +81,4 @@ SCHEMAS: Final[Mapping[str, Mapping[str, Any]]] = {
     "code": {"type": "string", "maxLength": MAX_CODE, "pattern": "^[A-Za-z0-9_.-]+$"},
     "detail": {"type": "string"},
 }
-"""What each field is."""
+"""Schema of each field."""

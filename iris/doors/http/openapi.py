@@ -6,7 +6,7 @@ It is made of the tables by which the door itself reads.  Source: OpenAPI 3.1.0.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Final
 
 from iris.doors.http.answering import MSGPACK
 from iris.doors.http.schemas import ANSWER, END, EVENT, GAP, NAME, PROBLEM, Schema, object_of, option_schema
@@ -60,7 +60,7 @@ _QUEUE: Final[Schema] = {
 _GROUP: Final[Schema] = {"type": "string", "pattern": "^[A-Za-z0-9_-]+$"}
 _KEY: Final[Schema] = {"type": "string", "pattern": r'^"([ !#-\[\]-~]|\\["\\])+"$'}
 
-_ANY: Final[Mapping[str, Any]] = {
+_ANY: Final[Schema] = {
     "application/json": {"schema": {}},
     MSGPACK: {"schema": {}},
     "application/octet-stream": {"schema": {}},
@@ -78,7 +78,7 @@ _STRANGER: Final = (400, 401, 403, 429, 503)
 _CALL: Final = (*_STRANGER, 404, 408, 413, 502, 504)
 
 
-def document() -> dict[str, Any]:
+def document() -> Schema:
     """Return the OpenAPI document of the door, as a map that JSON can hold."""
     key = {"name": "Idempotency-Key", "in": "header", "schema": _KEY, "description": "The request is done once."}
     topics = {"name": "topic", "in": "query", "required": True, "schema": {
@@ -139,7 +139,7 @@ def codes_of(status: int) -> list[str]:
     return sorted({*_DOOR_CODES.get(status, ()), *NODE_CODES.get(status, ())})
 
 
-def _problem(status: int) -> dict[str, Any]:
+def _problem(status: int) -> Schema:
     code: Schema = {"type": "string"}
     code |= {"examples": codes_of(status)} if status == 502 else {"enum": codes_of(status)}
     schema = object_of({**PROBLEM["properties"], "status": {"const": status}, "code": code}, *PROBLEM["required"])
@@ -151,29 +151,29 @@ def _problem(status: int) -> dict[str, Any]:
     }
 
 
-def _problems(statuses: Collection[int]) -> dict[str, Any]:
+def _problems(statuses: Collection[int]) -> Schema:
     return {str(one): {"$ref": f"#/components/responses/{one}"} for one in sorted(statuses)}
 
 
-def _stream(media_type: str, description: str) -> dict[str, Any]:
+def _stream(media_type: str, description: str) -> Schema:
     return {"200": {"description": description, "content": {media_type: {"schema": {}}}}}
 
 
-def _path(name: str, schema: Schema) -> dict[str, Any]:
+def _path(name: str, schema: Schema) -> Schema:
     return {"name": name, "in": "path", "required": True, "schema": schema}
 
 
-def _query(options: Readers) -> list[dict[str, Any]]:
+def _query(options: Readers) -> list[Schema]:
     return [{"name": name, "in": "query", "schema": option_schema(name, read)} for name, read in options.items()]
 
 
 def _operation(
     name: str,
     summary: str,
-    parameters: list[dict[str, Any]],
-    answers: Mapping[str, Any],
+    parameters: list[Schema],
+    answers: Schema,
     problems: Collection[int],
-) -> dict[str, Any]:
+) -> Schema:
     responses = {**answers, **_problems(problems)}
     return {"operationId": name, "summary": summary, "parameters": parameters, "responses": responses}
 
@@ -183,10 +183,10 @@ def _post(
     summary: str,
     whom: Schema,
     options: Readers,
-    answers: Mapping[str, Any],
+    answers: Schema,
     problems: Collection[int],
-    *more: dict[str, Any],
-) -> dict[str, Any]:
+    *more: Schema,
+) -> Schema:
     what = {"publish": "topic", "put": "queue"}.get(name, "cluster")
     operation = _operation(name, summary, [*_query(options), *more], answers, problems)
     return {"parameters": [_path(what, whom)], "post": {**operation, "requestBody": _BODY}}

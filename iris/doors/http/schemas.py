@@ -13,6 +13,7 @@ from iris.patterns.pubsub.queues import MAX_DELAY, MAX_PRIORITY
 from iris.patterns.pubsub.subscribe import MAX_EXPIRES
 
 Schema = dict[str, Any]
+"""Part of such a document, as a map that JSON can hold."""
 
 NAME: Final = r"[A-Za-z0-9_.-]{1,128}"
 """Names of clusters, sites, realms and operations, as a regular expression of ECMA-262."""
@@ -23,7 +24,7 @@ ENVELOPE: Final[Schema] = {
 }
 
 
-def object_of(properties: Mapping[str, Any], *required: str) -> Schema:
+def object_of(properties: Schema, *required: str) -> Schema:
     """Return the schema of a map."""
     return {"type": "object", "required": [*required], "properties": dict(properties)}
 

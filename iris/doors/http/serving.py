@@ -287,7 +287,7 @@ class _Program:
             del self._asked[number]
             self._look()
 
-    async def tell(self, message: Message) -> bool:
+    async def broadcast(self, message: Message) -> bool:
         """See ``Program``."""
         number = self._next()
         data = encoded({"type": "broadcast", "id": number, **_origin(message)}, message.payload)

@@ -19,7 +19,6 @@ from typing import Any, Final, final
 
 import trio
 
-import iris.aio
 from iris.doors.clients import Client
 from iris.doors.mqtt import writing
 from iris.doors.mqtt.counters import Surroundings
@@ -36,12 +35,13 @@ from iris.doors.mqtt.payloads import (
 from iris.doors.mqtt.wire import Lost
 from iris.doors.options import LONGEST, TIMEOUT
 from iris.doors.problems import Problem, problem_of
+from iris.doors.programs import Asked, AskedProgram
 from iris.doors.values import AS_VALUE
 from iris.kernel.errors import IrisError, RemoteError
 from iris.kernel.names import is_name
 from iris.kernel.numerals import read_whole
 from iris.patterns.messages import Message, Request
-from iris.patterns.request import MEMBER_LEFT, OVERLOADED
+from iris.patterns.request import OVERLOADED
 from iris.patterns.service import Unserved
 
 CALL: Final = "$call/"
@@ -87,10 +87,10 @@ class Exchange:
         self._tasks = tasks
         self._send = send
         self._numbers = itertools.count(1)
-        self._asked: dict[str, _Asked] = {}
+        self._asked: dict[str, Asked] = {}
         """Requests that the client has, by the topic of their reply."""
         self._programs: dict[str, _Program] = {}
-        """What the client serves, by the filter."""
+        """Programs of the client, by the filter."""
 
     def accept(self, packet: Publish) -> None:
         """Begin a request of the client, or take its reply to one.
@@ -205,7 +205,7 @@ class Exchange:
             if not ready.done():  # else its token has ended, and so does the connection
                 ready.set_exception(problem)
 
-    def ask(self, packet: Callable[[str], bytes]) -> tuple[str, _Asked]:
+    def ask(self, packet: Callable[[str], bytes]) -> tuple[str, Asked]:
         """Send a request to the client, whose packet is made with the topic of its reply.
 
         Raises:
@@ -217,7 +217,7 @@ class Exchange:
             raise RemoteError("too_large", f"a request of {len(data)} bytes: the program takes {self.max_size}")
         if not self.put(data):
             raise Unserved(OVERLOADED, "the program has not read what it was sent", _RETRY_AFTER)
-        asked = self._asked[topic] = _Asked()
+        asked = self._asked[topic] = Asked()
         return topic, asked
 
     def put(self, data: bytes) -> bool:
@@ -263,35 +263,19 @@ class Exchange:
 
 
 @final
-class _Asked:
-    """A request that the client has.
-
-    Attributes:
-        reply: its reply, once it is there.
-        size: bytes of the reply.
-    """
-
-    __slots__ = ("reply", "size")
-
-    def __init__(self) -> None:
-        self.reply: Final[asyncio.Future[object]] = asyncio.get_running_loop().create_future()
-        self.size = 0
-
-
-@final
-class _Program:
-    """What a connection serves by one filter; see ``Program``.
+class _Program(AskedProgram[str]):
+    """Program that serves by one filter; see ``Program``.
 
     Attributes:
         leaving: set when it gets no new requests.
     """
 
     def __init__(self, exchange: Exchange, text: str, capacity: int) -> None:
+        super().__init__("MQTT")
         self.capacity = capacity
         self.leaving: Final = asyncio.Event()
         self._exchange = exchange
         self._text = text
-        self._asked: dict[str, _Asked] = {}
         self._done = asyncio.Event()
         self._done.set()
 
@@ -331,17 +315,10 @@ class _Program:
             properties[Property.CONTENT_TYPE] = kind
         return writing.publish(V5, self._text, data, retain=False, properties={**properties, Property.USER: user})
 
-    async def tell(self, message: Message) -> bool:
+    async def broadcast(self, message: Message) -> bool:
         """See ``Program``: a broadcast has no response topic."""
         data = self._packet(message, {}, [*_origin(message)])
         return len(data) <= self._exchange.max_size and self._exchange.put(data)
-
-    async def talk(self, _: iris.aio.Tunnel, /) -> None:
-        """See ``Program``: MQTT has no tunnels."""
-        raise RemoteError("no_such_operation", "a program of MQTT has no tunnels")
-
-    def drain(self) -> None:
-        """See ``Program``: MQTT has no word for it; the client is told when the connection ends."""
 
     def end(self) -> None:
         """See ``Program``."""
@@ -350,9 +327,7 @@ class _Program:
 
     def lose(self) -> None:
         """Answer for what it was at, as it is gone."""
-        for asked in self._asked.values():
-            if not asked.reply.done():
-                asked.reply.set_exception(Unserved(MEMBER_LEFT))
+        super().lose()
         self._done.set()
 
 

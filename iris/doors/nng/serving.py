@@ -13,17 +13,16 @@ from typing import Final, final
 
 import trio
 
-import iris.aio
 from iris.doors.clients import Client, Clients
 from iris.doors.nng.counters import LoggedOnce, NngStatistics
 from iris.doors.nng.messages import MAX_SENT, read_answer, request_message
 from iris.doors.nng.sockets import Endpoint, Pipe
 from iris.doors.problems import Problem
-from iris.doors.programs import ServedClusters
+from iris.doors.programs import Asked, AskedProgram, ServedClusters
 from iris.doors.values import AS_VALUE
 from iris.kernel.errors import RemoteError
 from iris.patterns.messages import Message, Request
-from iris.patterns.request import DRAINING, MEMBER_LEFT, OVERLOADED
+from iris.patterns.request import DRAINING, OVERLOADED
 from iris.patterns.service import Unserved
 
 _RETRY_AFTER: Final = 0.1
@@ -105,32 +104,16 @@ class Serving:
 
 
 @final
-class _Asked:
-    """A request that a program has.
-
-    Attributes:
-        reply: its reply, once it is there.
-        size: bytes of the answer.
-    """
-
-    __slots__ = ("reply", "size")
-
-    def __init__(self) -> None:
-        self.reply: Final[asyncio.Future[object]] = asyncio.get_running_loop().create_future()
-        self.size = 0
-
-
-@final
-class _Program:
+class _Program(AskedProgram[bytes]):
     """The door's end of one program; see ``Program``."""
 
     def __init__(self, client: Client, pipe: Pipe, counted: NngStatistics) -> None:
+        super().__init__("nng")
         self.client: Final = client
         self.capacity = 1
         self._pipe = pipe
         self._counted = counted
         self._numbers = itertools.count(1)
-        self._asked: dict[bytes, _Asked] = {}
         self._sending: asyncio.Task[None] | None = None
 
     async def ask(self, request: Request) -> object:
@@ -143,7 +126,7 @@ class _Program:
         if self._pipe.is_ended:
             raise Unserved(DRAINING)
         self._send(data)
-        asked = self._asked[number] = _Asked()
+        asked = self._asked[number] = Asked()
         try:
             reply = await asked.reply
             self._counted.paused += await self.client.pace(asked.size)
@@ -181,22 +164,9 @@ class _Program:
         else:
             asked.reply.set_result(reply)
 
-    def lose(self) -> None:
-        """Answer for what it was at, as it is gone."""
-        for asked in self._asked.values():
-            if not asked.reply.done():
-                asked.reply.set_exception(Unserved(MEMBER_LEFT))
-
-    async def tell(self, _: Message, /) -> bool:
+    async def broadcast(self, _: Message, /) -> bool:
         """See ``Program``: nng has nothing for a broadcast."""
         return False
-
-    async def talk(self, _: iris.aio.Tunnel, /) -> None:
-        """See ``Program``: nng has no tunnels."""
-        raise RemoteError("no_such_operation", "a program of nng has no tunnels")
-
-    def drain(self) -> None:
-        """See ``Program``: nng has no word for it; the connection ends when the node has left."""
 
     def end(self) -> None:
         """See ``Program``."""

@@ -94,7 +94,7 @@ class Room:
         self.taken = 0
         self._most = most
         self._waiting: deque[asyncio.Event] = deque()
-        """Those who wait for room, the first one first."""
+        """Writers that wait for room, the first one first."""
 
     @contextlib.asynccontextmanager
     async def reserved(self, size: int) -> AsyncGenerator[None]:

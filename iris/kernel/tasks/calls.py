@@ -29,7 +29,7 @@ _KEPT: Final = 128
 
 
 class Begun(Protocol):
-    """What was begun at once and waits for its outcome."""
+    """A call that was begun at once and waits for its outcome."""
 
     def reply(self) -> tuple[Any] | None:
         """Return the outcome, or raise it; None if ``go_on`` says what becomes of it.  Called when it is known."""
@@ -88,7 +88,7 @@ class OutsideCall:
         self._ended = ended
         self._at_once = at_once
         self._waits_in: CallTasks | None = None
-        """Where it waits for the outcome of what was begun at once.  None before, after, and for a call in a task."""
+        """Tasks in which it waits for the outcome of what was begun at once.  None before, after, and in a task."""
         self.deadline = deadline
         self._context: Final = copy_context()
         self._scope: trio.CancelScope | None = None

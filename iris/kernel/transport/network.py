@@ -169,7 +169,7 @@ class NetworkTransport:
         self._dials = DialSlots(DIALS)
         self._observer: ConnectionObserver | None = None
         self._unwatch: Callable[[], None] | None = None
-        """What ends the watch of an event loop over what arrives.  None: a task of trio's waits for that."""
+        """Ends the watch of an event loop over what arrives.  None: a task of trio's waits for that."""
         self._interrupted = Wakeup()
 
     async def listen(self, urls: Sequence[str]) -> tuple[str, ...]:
@@ -273,7 +273,7 @@ class NetworkTransport:
         self.arrivals_changed()
 
     def reverse_due(self) -> None:
-        """See ``ReverseObserver.reverse_due``: whoever waits for frames waits until then."""
+        """See ``ReverseObserver.reverse_due``: a reader of frames waits until then."""
         self._interrupted.wake()  # where the task that reads is the one that waits, it looks anyway
 
     # -- connections that others open -----------------------------------------------------------------------

@@ -31,7 +31,7 @@ from iris.kernel.wire.kinds import MAX_ARRAY, Message
 _ARRAY: Final = 0x90
 _ARRAY_16: Final = b"\xdc"
 _LONGER: Final = {0xDC: 3, 0xDD: 5}
-"""Where the first element of a longer array is, by its first byte."""
+"""Position of the first element of a longer array, by its first byte."""
 _NO_KIND: Final = 0x80
 """The first byte that is no kind by itself; see ``iris.kernel.wire.kinds``."""
 

@@ -327,7 +327,7 @@ class Weight(Message, tag=0x28):
 
 
 class Part(Message, tag=0x29):
-    """What one of several members for which the sender stands has answered to a survey; the last one's has no such."""
+    """Answer to a survey of one of several members for which the sender stands; the last one's has no such."""
 
     members: Annotated[int, Meta(ge=2, le=65536)]
     outcome: Reply | Failure

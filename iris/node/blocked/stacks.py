@@ -52,7 +52,7 @@ _LONGEST_PLACE: Final = 200
 
 @final
 class Standing(NamedTuple):
-    """Where a thread stands.
+    """Place at which a thread stands.
 
     Attributes:
         pattern: kind of the handler that it runs.  None if it runs none.

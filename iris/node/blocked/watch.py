@@ -117,7 +117,7 @@ class LoopWatch:
         """Seconds at that time for which the machine had not let the loop's thread run."""
         self._answered: float | None = None
         self._reported: Standing | None = None
-        """Where the loop was found standing, once that was said."""
+        """Place at which the loop was found standing, once that was said."""
         self._looks = 0
         self._is_logged = False
         self._is_told = False

@@ -15,7 +15,6 @@ do.  What a gateway says of itself nobody else vouches for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final, Literal, final
 
 import trio
@@ -80,7 +79,6 @@ async def trace_request(
     operation: str | None = None,
     timeout: float = 5.0,
     wait: float = 0.0,
-    headers: Mapping[str, str] | None = None,
 ) -> RequestTrace:
     """Ask one member of a cluster, once, and find the route to it.
 
@@ -90,7 +88,7 @@ async def trace_request(
 
     Raises:
         NoSuchCluster: nobody serves it.
-        PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
+        PayloadTooLarge, LocalProtocolError: the payload cannot be sent.
 
     What comes instead of a reply, a timeout too, is in ``error``.  Cancelling it tells the member to stop, and leaves
     nothing behind.
@@ -109,7 +107,7 @@ async def trace_request(
         payload,
         timeout=timeout,
         operation=operation,
-        headers={"traceparent": f"00-{trace_id}-{numbers.randbytes(8).hex()}-01", **(headers or {})},
+        headers={"traceparent": f"00-{trace_id}-{numbers.randbytes(8).hex()}-01"},
         timed=True,
     )
     begun = node._requests.begin(call, ended.set)

@@ -14,7 +14,7 @@ GROUP_EVENT: Final = 2
 RELAYED_EVENT: Final = 3
 """An event that this node was to hand on to others, and could not: it has arrived and was dropped."""
 REPORTED: Final = (BROADCAST, EVENT, GROUP_EVENT, RELAYED_EVENT)
-"""What nobody answers, so that receivers report; as it stands on the wire."""
+"""Patterns that nobody answers, so that receivers report; as they stand on the wire."""
 
 OTHER: Final = "(other)"
 """Name of the row of all names that have none of their own; neither a cluster nor a topic can be called so."""

@@ -52,7 +52,7 @@ class EventSums:
 
 @final
 class TurnedAway:
-    """What one receiver has reported of one pattern as dropped or refused: each the most so far.
+    """Events of one pattern that one receiver has reported as dropped or refused: each the most so far.
 
     A report that repeats an earlier one, or a part of it, so adds nothing; nor does one that goes back to it.
     """

@@ -29,7 +29,7 @@ class MemoryShares:
         self._entry: Final = entry
         self._held: Counter[str] = Counter()
         self.total = 0
-        """Bytes that are kept."""
+        """Kept bytes."""
 
     def __repr__(self) -> str:
         return f"<MemoryShares: {self.total} of {self._limit} bytes, {len(self._held)} owners>"

@@ -25,10 +25,10 @@ from iris.patterns.messages import Answer
 StopReason = Literal["all", "count", "quiet", "deadline"]
 
 _MAX_BYTES: Final = 64 << 20
-"""Bytes of the answers of those for whom one member stands."""
+"""Most bytes of the answers of those for whom one member stands."""
 
 _PART: Final = 256
-"""Bytes that one of them takes beside its payload."""
+"""Overhead of one of them beside its payload, in bytes."""
 
 
 @final

@@ -48,7 +48,7 @@ _BOOKED: Final = 65536
 _STALLED: Final = 0.25
 
 _HELD: Final = 1 << 20
-"""Bytes of messages of one origin that wait for links."""
+"""Waiting bytes of one origin's messages."""
 
 _NEXT: Final = 0.25
 """Seconds after which a link to the next of a part is begun, if there is none to those before."""
@@ -132,7 +132,7 @@ class Relays(PeerObserver):
         self._report_news = Wakeup()
         self._held: list[_Held] = []
         self._held_bytes: Counter[NodeId] = Counter()
-        """Bytes that are held, by origin."""
+        """Held bytes, by origin."""
         mesh.register(kinds.Relay, self._receive)
         mesh.register(kinds.Relayed, self._receive_report)
 

@@ -22,7 +22,7 @@ _MAX_MEMBERS: Final = 1024
 
 @final
 class BlockedMembers:
-    """What members say of the handlers that hold them up.  They may say anything, and as often as they like.
+    """Reports of members of the handlers that hold them up.  They may say anything, and as often as they like.
 
     Attributes:
         now: what holds up each member that has said so, and has neither gone on nor answered since.

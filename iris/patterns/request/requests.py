@@ -183,7 +183,7 @@ class Requests(PeerObserver):
         self._ended = -math.inf
         self._is_closed = False
         self._accounts: dict[tuple[Pattern, str, str | None, NodeId], _Account] = {}
-        """Where requests that have a reply are counted, by pattern, cluster, operation and member."""
+        """Counters of requests that have a reply, by pattern, cluster, operation and member."""
         self._deadlines = Deadlines(self._waiting, self._expire)
         self._hedges: dict[str, Hedging] = {}
         self._left: dict[int, set[NodeId]] = {}

@@ -12,7 +12,7 @@ from iris.patterns.service.loops import noted_mend
 from iris.patterns.service.outcomes import (
     KeyClaims, Outcomes,
 )  # fmt: skip
-from iris.patterns.service.outside import CutOff, OutsideTask
+from iris.patterns.service.outside import CutOff, OutsideTask, OutsideWork, RequestHandler
 from iris.patterns.service.process_calls import error_name
 from iris.patterns.service.provided import provided, provided_to_threads
 from iris.patterns.service.server import Server
@@ -23,7 +23,7 @@ from iris.patterns.service.worker_pool import PauseFlag, Role, ServiceStatistics
 
 __all__ = (
     "CutOff", "DESCRIBE", "FromLifespan", "Front", "InProcess", "InThread", "KeyClaims", "Lifespan", "Limits",
-    "Outcomes", "OutsideTask", "PauseFlag", "Requester", "Role", "Server", "Service", "ServiceStatistics", "Tunnels",
-    "Unserved", "WorkerPools", "callers", "error_name", "handler_name", "is_async", "is_of_lifespan", "noted_mend",
-    "provided", "provided_to_threads", "python_signature", "stand_in",
+    "Outcomes", "OutsideTask", "OutsideWork", "PauseFlag", "RequestHandler", "Requester", "Role", "Server",
+    "Service", "ServiceStatistics", "Tunnels", "Unserved", "WorkerPools", "callers", "error_name", "handler_name",
+    "is_async", "is_of_lifespan", "noted_mend", "provided", "provided_to_threads", "python_signature", "stand_in",
 )  # fmt: skip

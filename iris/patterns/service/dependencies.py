@@ -22,7 +22,7 @@ from iris.patterns.messages import OwnNode, Request
 T = TypeVar("T")
 
 Need = type[OwnNode] | None
-"""What a parameter is to get: a node of this class, or, with None, what the lifespan gives."""
+"""Need of a parameter: a node of this class, or, with None, what the lifespan gives."""
 
 Lifespan = Callable[..., AbstractAsyncContextManager[object] | AbstractContextManager[object]]
 """Function that is called with the node, and returns the block that is entered before a service joins a cluster."""
@@ -65,7 +65,7 @@ def node_shown_by(annotation: object) -> type[OwnNode] | None:
 
 @final
 class Provision:
-    """What the handlers of one membership are given besides what is sent to them.
+    """Arguments of the handlers of one membership besides what is sent to them.
 
     Args:
         service: name of the service, for errors.

@@ -24,12 +24,9 @@ from iris.kernel.shapes import is_group
 from iris.kernel.tasks import deadline_for_threads, run_in_thread
 from iris.patterns.messages import OwnNode, Request
 from iris.patterns.service.failure_log import HandlerKind, serving_log
-from iris.patterns.service.outside import CutOff
+from iris.patterns.service.outside import CutOff, RequestHandler
 from iris.patterns.service.process_calls import PROCESS_DIED, HandlerPlace, ProcessDied, RaisedInProcess
 from iris.patterns.service.signatures import Signature, handler_name, original_of, signature_of
-
-RequestHandler = Callable[[Request], Any]
-"""Function that is called with a request; it returns the reply, or an awaitable of it."""
 
 _THREADS: Final = 40
 """Threads of one handler.  A call that finds all of them busy waits, within its deadline."""
@@ -37,7 +34,7 @@ _THREADS: Final = 40
 
 @final
 class Unserved(Exception):
-    """What became of a request at a program for which the handler stands: nothing, or nobody knows.
+    """A program for which the handler stands has not served the request, or nobody knows.
 
     Its caller is answered as by a member that has refused it or has left.
 

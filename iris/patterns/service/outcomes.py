@@ -22,7 +22,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
+from typing import Final, NamedTuple, Protocol, TypeVar, final
 
 import trio
 from msgspec import UNSET, Struct, structs
@@ -397,7 +397,7 @@ def _failure(request: Keyed, code: str, text: str) -> tuple[Outcome, int]:
 
 
 def add_to_outbox(
-    events: list[OutboxEvent], topic: str, payload: Any, key: str | None, headers: Mapping[str, str] | None
+    events: list[OutboxEvent], topic: str, payload: object, key: str | None, headers: Mapping[str, str] | None
 ) -> None:
     """Add an event to an outbox; see ``Outbox.publish`` for what it raises."""
     if not is_own_topic(topic):

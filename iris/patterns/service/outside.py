@@ -12,9 +12,12 @@ from typing import Any, Protocol, final
 
 from iris.patterns.messages import Request
 
+RequestHandler = Callable[[Request], Any]
+"""Function that is called with a request; it returns the reply, or an awaitable of it."""
+
 
 class HandlerScope(Protocol):
-    """What a handler runs in: a ``trio.CancelScope``, or a task of another event loop."""
+    """Scope that a handler runs in: a ``trio.CancelScope``, or a task of another event loop."""
 
     @property
     def deadline(self) -> float:
@@ -45,7 +48,7 @@ class OutsideHandler(Protocol):
 class OutsideTask(HandlerScope, Protocol):
     """A task of the event loop that serves requests."""
 
-    async def call(self, handler: Callable[[Request], Any], request: Request) -> Any:
+    async def call(self, handler: RequestHandler, request: Request) -> Any:
         """Call a handler in this task.
 
         Raises:
@@ -55,10 +58,14 @@ class OutsideTask(HandlerScope, Protocol):
         ...
 
 
+OutsideWork = Callable[[OutsideTask], Coroutine[object, None, None]]
+"""Function that a task of the event loop runs."""
+
+
 class OutsideTasks(Protocol):
     """The tasks of the event loop that serve the requests to one service."""
 
-    def begin(self, work: Callable[[OutsideTask], Coroutine[Any, Any, None]], context: Context) -> None:
+    def begin(self, work: OutsideWork, context: Context) -> None:
         """Begin a task in a copy of a context.  ``work`` is called in it, after this has returned."""
         ...
 

@@ -31,7 +31,7 @@ MAX_TRACEBACK: Final = 16_384
 
 @final
 class HandlerPlace(Struct, array_like=True, frozen=True):
-    """Where a process finds a handler.
+    """Place at which a process finds a handler.
 
     Attributes:
         module: module that it imports.
@@ -49,7 +49,7 @@ class HandlerPlace(Struct, array_like=True, frozen=True):
 
 @final
 class Setup(Struct, array_like=True, frozen=True):
-    """What a process begins with.
+    """First message to a process.
 
     Attributes:
         main: what ``multiprocessing.spawn.prepare`` takes to import the program's ``__main__`` under another name;
@@ -105,7 +105,7 @@ class NotReady(Struct, array_like=True, frozen=True, tag="not ready"):
 
 @final
 class Returned(Struct, array_like=True, frozen=True, tag="returned"):
-    """What a handler has returned, as it travels, and the events of its outbox."""
+    """Reply of a handler, as it travels, and the events of its outbox."""
 
     number: int
     data: bytes
@@ -115,7 +115,7 @@ class Returned(Struct, array_like=True, frozen=True, tag="returned"):
 
 @final
 class Raised(Struct, array_like=True, frozen=True, tag="raised"):
-    """What a handler has raised.
+    """Error that a handler has raised.
 
     Attributes:
         name: name of the type.

@@ -20,7 +20,6 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from functools import partial
 from types import FrameType
 from typing import Any, Final, NoReturn, cast, final
@@ -34,6 +33,7 @@ from iris.patterns.payloads import encoded
 from iris.patterns.service.failure_log import raised_at
 from iris.patterns.service.handlers import described, found_at, prepared
 from iris.patterns.service.outcomes import add_to_outbox
+from iris.patterns.service.outside import RequestHandler
 from iris.patterns.service.process_calls import (
     IS_CHILD,
     LENGTH,
@@ -153,7 +153,7 @@ def _send(calls: socket.socket, message: Message) -> None:
         sys.exit()
 
 
-def imported(setup: Setup) -> list[Callable[[Request], Any]]:
+def imported(setup: Setup) -> list[RequestHandler]:
     """Import the handlers, as they are registered; raise what importing them raises, or ConfigError."""
     if setup.main:
         from multiprocessing import spawn  # here: most programs have their handlers elsewhere
@@ -162,7 +162,7 @@ def imported(setup: Setup) -> list[Callable[[Request], Any]]:
     return [_imported(place) for place in setup.handlers]
 
 
-def _imported(place: HandlerPlace) -> Callable[[Request], Any]:
+def _imported(place: HandlerPlace) -> RequestHandler:
     importlib.import_module(place.module)
     found = found_at(place)
     return prepared(found, signature_of(found, operation=place.operation))
@@ -196,7 +196,7 @@ class Caller:
             self._running = 0  # once for each call: what the handler does on its way out is not interrupted again
             raise KeyboardInterrupt
 
-    def answer(self, call: Call, handlers: list[Callable[[Request], Any]], setup: Setup) -> Answer:
+    def answer(self, call: Call, handlers: list[RequestHandler], setup: Setup) -> Answer:
         """Call a handler; return what came of it, which includes ``SystemExit`` and ``KeyboardInterrupt``."""
         number = call.number
         answer: Answer = Cancelled(number)
@@ -214,7 +214,7 @@ class Caller:
             return Cancelled(number)
         return answer
 
-    def _called(self, call: Call, handler: Callable[[Request], Any], max_payload: int) -> Answer:
+    def _called(self, call: Call, handler: RequestHandler, max_payload: int) -> Answer:
         events: list[OutboxEvent] = []
         try:
             value = wire.decode_payload_untrusted(wire.join_payload(call.data, packed=call.packed))

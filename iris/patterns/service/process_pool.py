@@ -73,7 +73,7 @@ _BEGIN: Final = (
 """Program of a process.  It is found as the member's own modules are, with whatever was put into ``sys.path``."""
 
 _BESIDE: Final = MAX_OUTCOME + 256 * KIB
-"""Bytes of an answer beside a reply: the events of an outbox, names and a traceback."""
+"""Most bytes of an answer beside a reply: the events of an outbox, names and a traceback."""
 
 
 @final

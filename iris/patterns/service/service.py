@@ -19,9 +19,9 @@ from iris.patterns.messages import Message, OwnNode, Request
 from iris.patterns.request import RequestOptions
 from iris.patterns.service import asyncapi
 from iris.patterns.service.dependencies import Lifespan, Provision
-from iris.patterns.service.handlers import InProcess, InThread, RequestHandler, prepared
+from iris.patterns.service.handlers import InProcess, InThread, prepared
 from iris.patterns.service.outcomes import Outcomes
-from iris.patterns.service.outside import OutsideTasks
+from iris.patterns.service.outside import OutsideTasks, RequestHandler
 from iris.patterns.service.signatures import Signature, fields_of, handler_name, needs_of, signature_of
 from iris.security.identity import PeerIdentity
 

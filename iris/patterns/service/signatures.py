@@ -25,6 +25,7 @@ from iris.kernel.tasks import interruptible
 from iris.patterns.messages import OwnNode, Request
 from iris.patterns.payloads import Converter, Mismatch, converter, lacks
 from iris.patterns.service.dependencies import Need, need_of, node_shown_by
+from iris.patterns.service.outside import RequestHandler
 
 BAD_REQUEST: Final = "bad_request"
 """Code of the error when a payload is not what the handler declares; the handler did not run."""
@@ -124,7 +125,7 @@ class Signature(Struct, frozen=True):
             raise TypeError(f"{handler}{self}: {error}") from None
         return given if self.by_name else next(iter(given.values()), None)
 
-    def adapted(self, handler: Callable[..., object]) -> Callable[[Request], Any]:
+    def adapted(self, handler: Callable[..., object]) -> RequestHandler:
         """Return the function that calls the handler; raise ConfigError if a payload cannot make one of its types."""
         if self.is_empty:
             return partial(_with_nothing, handler)

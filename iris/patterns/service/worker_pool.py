@@ -50,11 +50,11 @@ from iris.patterns.service.broadcast_queue import BroadcastQueue, CreditReporter
 from iris.patterns.service.concurrency_limit import AdaptiveConcurrency
 from iris.patterns.service.contexts import fresh_context, in_fresh_contexts
 from iris.patterns.service.failure_log import FailureLog, serving_log
-from iris.patterns.service.handlers import InProcess, RequestHandler, Unserved, described, failure_in, is_only
+from iris.patterns.service.handlers import InProcess, Unserved, described, failure_in, is_only
 from iris.patterns.service.load_shedding import LoadShedder, QueueDelay
 from iris.patterns.service.loops import noted_mend
 from iris.patterns.service.outcomes import KeptOutcomes, UndoneStep, undone_step
-from iris.patterns.service.outside import CutOff, HandlerScope, OutsideTask, OutsideTasks
+from iris.patterns.service.outside import CutOff, HandlerScope, OutsideTask, OutsideTasks, RequestHandler
 from iris.patterns.service.process_calls import error_name
 from iris.patterns.service.process_pool import ProcessPool, ProcessStatistics, processors
 from iris.patterns.service.reply_cache import Outcome
@@ -192,9 +192,9 @@ class ServiceStatistics(Statistics, frozen=True, kw_only=True):
     processes: int = 0
     """Processes for handlers that run or start."""
     processes_died: int = 0
-    """Those that have ended by themselves, be it that they were killed by others."""
+    """Processes that have ended by themselves, or were killed by others."""
     processes_killed: int = 0
-    """Those that were killed because a handler went on after its time."""
+    """Processes that were killed because a handler went on after its time."""
 
     @property
     def at_work(self) -> int:
@@ -267,7 +267,7 @@ class WorkerPools(dict[str, "WorkerPool"]):
 
 @final
 class Role(NamedTuple):
-    """What a node does as a member of a cluster.
+    """A node's part as a member of a cluster.
 
     Attributes:
         service: handlers, with what they need.

@@ -128,7 +128,7 @@ class Saga:
     async def request(
         self,
         cluster: str,
-        payload: Any = b"",
+        payload: object = b"",
         *,
         operation: str | None = None,
         undo: str | None = None,

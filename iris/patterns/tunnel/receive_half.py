@@ -145,7 +145,7 @@ class ReceivingHalf:
         self._limit = limit
         self._waiting: deque[tuple[int, bytes]] = deque()  # flags and data
         self.messages = 0
-        """Whole messages that wait to be read."""
+        """Complete messages that wait to be read."""
         self.was_read = False
         """True once something was read; who looks at that resets it."""
         self._partial = -1  # bytes of the message that is arriving; -1 between messages

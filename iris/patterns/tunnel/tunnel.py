@@ -93,7 +93,7 @@ class Tunnel:
 
     # -- sending --------------------------------------------------------------------------------------------
 
-    async def send(self, payload: Any) -> None:
+    async def send(self, payload: object) -> None:
         """Send one message: a payload as for ``Node.request``.
 
         Returns as soon as the message is queued here.  It waits while two windows are unsent or unacknowledged: a

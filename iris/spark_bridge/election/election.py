@@ -3,7 +3,7 @@
 The primary holds the lease and renews it twice a second.  When nobody holds it any more, a copy takes it, and whoever
 has it promotes the copy that has most.  A copy that still follows its primary first gives that one a turn to take the
 lease again: so an engine that was away for a while, or was begun anew, brings no promotion.  Nor does a primary that
-was promoted and takes long to open its log: whoever took the lease meanwhile succeeds only the one before.
+was promoted and takes long to open its log: the copy that took the lease meanwhile succeeds only the one before.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Election:
                     done.term,
                     extra={"bridge": self._name},
                 )
-                # Whoever does not follow the new primary yet would take a free lease at once.
+                # A copy that does not follow the new primary yet would take a free lease at once.
                 with trio.move_on_after(_SETTLED):
                     await copy.wait_followed(done.term)
             nursery.cancel_scope.cancel()

@@ -77,7 +77,7 @@ class TopicState:
     max_record: int
     """Size of the largest record, in bytes."""
     cleanup: str
-    """What becomes of old records: ``delete``, ``compact``, or both with a comma between them."""
+    """Fate of old records: ``delete``, ``compact``, or both with a comma between them."""
 
     def shard(self, partition: int) -> str:
         """Return the id of a partition's shard."""

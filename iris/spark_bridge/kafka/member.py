@@ -118,7 +118,7 @@ class KafkaMember:
         """Runs that were given to the client, the first one first."""
         self._news = Wakeup()
         self._trouble = ""
-        """What the client has reported last, since brokers have confirmed anything."""
+        """Last error that the client has reported since brokers have confirmed anything."""
         self._fatal: KafkaError | None = None
         self._producer = log.producer(state, error_cb=self._note_error)
         self._is_over = threading.Event()

@@ -116,7 +116,7 @@ class Copied(NamedTuple):
     key: bytes | None
     offset: int
     timestamp: int
-    """When the log stored it, in milliseconds since 1970."""
+    """Time at which the log stored it, in milliseconds since 1970."""
 
 
 def copy_rows(rows: pa.RecordBatch, shard: str) -> Iterator[Copied]:

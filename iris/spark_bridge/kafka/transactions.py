@@ -53,7 +53,7 @@ _REFUSALS: Final = frozenset(
         *(KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION),
     }
 )
-"""What trying again does not change."""
+"""Errors that trying again does not change."""
 
 
 @final
@@ -161,7 +161,7 @@ class ShardWriter:
         self._begun = 0.0
         """Time at which the last transaction began, on a clock that goes on while the machine sleeps."""
         self._failed: KafkaError | None = None
-        """What has become of a record of the transaction that failed."""
+        """Error of a record of the transaction that failed."""
 
     def open(self) -> int | None:
         """End what was begun under this name, keep others from going on with it, and return the place, if it has one.
@@ -246,7 +246,7 @@ class ShardWriter:
         self._repeat(partial(producer.commit_transaction, _STEP))
 
     def close(self) -> None:
-        """Leave what was begun to whoever opens next, and to the brokers, which give it up."""
+        """Leave what was begun to the next one that opens, and to the brokers, which give it up."""
         if self._producer is not None:
             self._producer.purge(blocking=False)
             self._producer = None

@@ -97,7 +97,7 @@ class Owners:
                 with self._log.index.write() as view:
                     yield view
             finally:
-                # Behind the commit: whoever looked before it caches what it found in the dictionary that goes here.
+                # Behind the commit: a reader that looked before it caches what it found in the dictionary that goes.
                 self._cached, self._owned = {}, None
 
     def transfer(self, kind: str, name: str, owner: str, *, now: int) -> bool:

@@ -12,7 +12,7 @@ sends it again finds the parts by their keys.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import trio
 
@@ -65,6 +65,6 @@ def gathering_service(cluster: str, member: BridgeMember, entropy: Entropy) -> S
     return service
 
 
-def _event(topic: str, payload: Any, sender: Sender, key: str | None, headers: Mapping[str, str]) -> EventRun:
+def _event(topic: str, payload: object, sender: Sender, key: str | None, headers: Mapping[str, str]) -> EventRun:
     encoded = encode_payload(payload, _LARGEST)
     return single_run(sender, topic, headers, key, encoded)

@@ -56,7 +56,7 @@ class StagedPart:
     attempt: int
 
     def __post_init__(self) -> None:
-        if not QUERY.match(self.query):  # whoever has named it: it becomes a folder
+        if not QUERY.match(self.query):  # it becomes a folder, and a user may have named it
             raise RemoteError("bad_request", f"query is {self.query!r}: use 1 to 64 letters, digits, '-' and '_'")
 
 

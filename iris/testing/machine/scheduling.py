@@ -27,7 +27,7 @@ class JumpingClock(trio.abc.Clock):
     """Virtual time: when every task waits, it is at once the time for which the first one waits."""
 
     autojump_threshold: Final = 0.0
-    """As of ``trio.testing.MockClock``."""
+    """See ``trio.testing.MockClock``."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -14,12 +14,12 @@ _LINES: Final = 60
 _LEFT_OUT: Final = frozenset(("sent", "log", "upkeep"))
 
 
-def timeline(run: Run, lines: int = _LINES) -> list[str]:
+def timeline(run: Run) -> list[str]:
     """Return the faults of a run, and what happened last: time, host, and what, with repetitions counted."""
     folded = list(fold([entry for entry in run.trace.entries if entry.kind not in _LEFT_OUT]))
     early = [pair for pair in folded if pair[0].kind == "fault"]
-    late = folded[-lines:]
-    if late and len(folded) > lines:
+    late = folded[-_LINES:]
+    if late and len(folded) > _LINES:
         early = [pair for pair in early if pair[0].time < late[0][0].time]
         shown: list[tuple[TraceEntry, int] | None] = [*early[-10:], None, *late]
     else:

@@ -22,11 +22,11 @@ def test_copies_for_a_site_are_returned_in_order_and_once() -> None:
     for number in range(3):
         assert aside.add("eu", waiting(1, b"%d" % number, since=float(number)))
     assert aside.add("ap", waiting(1))
-    assert [each.copy.frame for each in aside.take("eu", 1.0)] == [b"0", b"1"]
-    assert [each.copy.frame for each in aside.take("eu", math.inf)] == [b"2"]
-    assert (aside.take("eu", math.inf), aside.sites) == ([], ["ap"])
+    assert [each.copy.frame for each in aside.pop("eu", 1.0)] == [b"0", b"1"]
+    assert [each.copy.frame for each in aside.pop("eu", math.inf)] == [b"2"]
+    assert (aside.pop("eu", math.inf), aside.sites) == ([], ["ap"])
     assert aside.bytes == waiting(1).size
-    aside.take("ap", math.inf)
+    aside.pop("ap", math.inf)
     assert (aside.bytes, aside.sites) == (0, [])
 
 
@@ -35,7 +35,7 @@ def test_neither_a_publisher_nor_a_realm_takes_the_room_of_others() -> None:
     assert [aside.add("eu", waiting(1, HALF)) for _ in range(3)] == [True, True, False]
     assert aside.add("f1/eu", waiting(1, HALF)), "another realm has room of its own"
     assert aside.add("eu", waiting(2, HALF))
-    aside.take("eu", math.inf)
+    aside.pop("eu", math.inf)
     assert aside.add("eu", waiting(1, HALF)), "there is room again"
 
 

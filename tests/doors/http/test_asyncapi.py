@@ -14,7 +14,7 @@ from iris.doors import options
 from iris.doors.http.asyncapi import document
 from iris.doors.http.messages import SENT, TAKEN
 from tests.support.door_messages import check
-from tests.support.doors import Place, Run
+from tests.support.doors import Place, Run, with_door
 
 ROOT = Path(__file__).resolve().parents[3]
 ASYNCAPI = json.loads((ROOT / "tests" / "support" / "asyncapi" / "schema-3.0.0.json").read_text())
@@ -57,13 +57,11 @@ def test_clients_have_the_document_of_this_door() -> None:
     assert json.loads(SHIPPED.read_text()) == document()
 
 
-def test_the_door_hands_it_out_to_everybody(run: Run) -> None:
-    async def work(place: Place) -> None:
-        answer = await place.fetch("GET", "/asyncapi.json", headers={})
-        assert (answer.status, answer.headers["access-control-allow-origin"]) == (200, "*")
-        assert answer.json() == document()
-
-    run(work)
+@with_door()
+async def test_the_door_hands_it_out_to_everybody(place: Place) -> None:
+    answer = await place.fetch("GET", "/asyncapi.json", headers={})
+    assert (answer.status, answer.headers["access-control-allow-origin"]) == (200, "*")
+    assert answer.json() == document()
 
 
 def test_the_vectors_are_of_these_messages() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from iris.doors.http import HttpLimits, connections
 from tests.doors.http.test_attacks import frame, is_well, upgrade
-from tests.support.doors import Place, Run, rest_of
+from tests.support.doors import Place, Run, rest_of, with_door
 
 pytestmark = pytest.mark.usefixtures("silent_log")
 
@@ -64,32 +64,28 @@ async def flooding(place: Place, kind: str) -> AsyncGenerator[None]:
 
 
 @pytest.mark.parametrize("kind", ["pings", "pongs", "credits", "chunks", "heads"])
-def test_a_flood_of_small_things_holds_up_nobody(run: Run, kind: str) -> None:
-    async def work(place: Place) -> None:
-        async with flooding(place, kind):
-            took: list[float] = []
-            for _ in range(5):
-                began = time.monotonic()
-                await is_well(place)
-                took.append(time.monotonic() - began)
-        assert min(took) < 0.5  # each took two seconds and more when all that had arrived was read at once
-
-    run(work)
+@with_door()
+async def test_a_flood_of_small_things_holds_up_nobody(place: Place, kind: str) -> None:
+    async with flooding(place, kind):
+        took: list[float] = []
+        for _ in range(5):
+            began = time.monotonic()
+            await is_well(place)
+            took.append(time.monotonic() - began)
+    assert min(took) < 0.5  # each took two seconds and more when all that had arrived was read at once
 
 
-def test_a_tunnel_lasts_longer_than_a_head_may_take(run: Run) -> None:
-    async def work(place: Place) -> None:
-        async with place.dial() as (reader, writer):
-            writer.write(upgrade(place))
-            await reader.readuntil(b'{"credit":16}')
-            until = time.monotonic() + 0.6
-            while time.monotonic() < until:
-                writer.write(frame(0x81, b'{"credit":1}') + frame(0x82, b"echo"))
-                await reader.readuntil(b"echo")
-            assert not reader.at_eof()
-        await is_well(place)
-
-    run(work, door_limits=HttpLimits(head_timeout=0.2))
+@with_door(door_limits=HttpLimits(head_timeout=0.2))
+async def test_a_tunnel_lasts_longer_than_a_head_may_take(place: Place) -> None:
+    async with place.dial() as (reader, writer):
+        writer.write(upgrade(place))
+        await reader.readuntil(b'{"credit":16}')
+        until = time.monotonic() + 0.6
+        while time.monotonic() < until:
+            writer.write(frame(0x81, b'{"credit":1}') + frame(0x82, b"echo"))
+            await reader.readuntil(b"echo")
+        assert not reader.at_eof()
+    await is_well(place)
 
 
 UNREADABLE = [
@@ -121,28 +117,24 @@ UNREADABLE_UPGRADES = [
 
 
 @pytest.mark.parametrize(("sent", "status"), UNREADABLE + UNREADABLE_UPGRADES)
-def test_what_cannot_be_read_is_a_problem_like_any_other(run: Run, sent: bytes, status: int) -> None:
-    async def work(place: Place) -> None:
-        async with place.dial() as (reader, writer):
-            writer.write(sent)
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            told = json.loads(await reader.readline())
-        assert head.startswith(f"HTTP/1.1 {status} ")
-        assert "content-type: application/problem+json" in head.lower()
-        assert (told["status"], len(told["detail"]) > 20) == (status, True)
-        await is_well(place)
-
-    run(work)
+@with_door()
+async def test_what_cannot_be_read_is_a_problem_like_any_other(place: Place, sent: bytes, status: int) -> None:
+    async with place.dial() as (reader, writer):
+        writer.write(sent)
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        told = json.loads(await reader.readline())
+    assert head.startswith(f"HTTP/1.1 {status} ")
+    assert "content-type: application/problem+json" in head.lower()
+    assert (told["status"], len(told["detail"]) > 20) == (status, True)
+    await is_well(place)
 
 
 @pytest.mark.parametrize("end", [b"0\r\n\n", b"0\r\na: b\n\r\n", b"0\r\na: b\r\n c\r\n\r\n"])
-def test_a_trailer_has_the_lines_of_a_head(run: Run, end: bytes) -> None:
-    async def work(place: Place) -> None:
-        async with place.dial() as (reader, writer):
-            writer.write(place.head("POST", "/request/greeters", "transfer-encoding: chunked") + b"1\r\nx\r\n" + end)
-            assert (await rest_of(reader)).startswith(b"HTTP/1.1 400")
-
-    run(work)
+@with_door()
+async def test_a_trailer_has_the_lines_of_a_head(place: Place, end: bytes) -> None:
+    async with place.dial() as (reader, writer):
+        writer.write(place.head("POST", "/request/greeters", "transfer-encoding: chunked") + b"1\r\nx\r\n" + end)
+        assert (await rest_of(reader)).startswith(b"HTTP/1.1 400")
 
 
 EARLY = {
@@ -155,72 +147,62 @@ EARLY = {
 
 @pytest.mark.parametrize("kind", EARLY)
 @pytest.mark.parametrize("size", [1000, 200_000, 4_000_000])
-def test_who_is_answered_early_can_read_it(run: Run, kind: str, size: int) -> None:
+@with_door()
+async def test_who_is_answered_early_can_read_it(place: Place, kind: str, size: int) -> None:
     """As urllib does: it asks for the end of the connection, and sends all before it reads."""
     head, status = EARLY[kind]
 
-    async def work(place: Place) -> None:
-        def ask() -> bytes:
-            with socket.create_connection(place.address, timeout=20) as connection:
-                connection.sendall(f"{head}connection: close\r\ncontent-length: {size}\r\n\r\n".encode())
-                time.sleep(0.02)  # the answer is on its way before the rest is sent, and the other end might be closed
-                connection.sendall(bytes(size))
-                answer = b""
-                while piece := connection.recv(65_536):
-                    answer += piece
-                return answer
+    def ask() -> bytes:
+        with socket.create_connection(place.address, timeout=20) as connection:
+            connection.sendall(f"{head}connection: close\r\ncontent-length: {size}\r\n\r\n".encode())
+            time.sleep(0.02)  # the answer is on its way before the rest is sent, and the other end might be closed
+            connection.sendall(bytes(size))
+            answer = b""
+            while piece := connection.recv(65_536):
+                answer += piece
+            return answer
 
-        for _ in range(3):
-            answer = await asyncio.to_thread(ask)
-            assert answer.startswith(b"HTTP/1.1 %d " % status)
-            assert answer.endswith(b"}\n")
-
-    run(work)
+    for _ in range(3):
+        answer = await asyncio.to_thread(ask)
+        assert answer.startswith(b"HTTP/1.1 %d " % status)
+        assert answer.endswith(b"}\n")
 
 
-def test_a_stranger_has_one_try_on_a_connection(run: Run) -> None:
-    async def work(place: Place) -> None:
-        async with place.dial() as (reader, writer):
-            writer.write(b"GET /subscribe?topic=a HTTP/1.1\r\nhost: a\r\n\r\n" * 50)
-            assert (await rest_of(reader)).count(b"HTTP/1.1 401") == 1
-        assert place.door.statistics().refused[401] == 1
-
-    run(work)
+@with_door()
+async def test_a_stranger_has_one_try_on_a_connection(place: Place) -> None:
+    async with place.dial() as (reader, writer):
+        writer.write(b"GET /subscribe?topic=a HTTP/1.1\r\nhost: a\r\n\r\n" * 50)
+        assert (await rest_of(reader)).count(b"HTTP/1.1 401") == 1
+    assert place.door.statistics().refused[401] == 1
 
 
-def test_junk_behind_an_answer_costs_its_connection(run: Run) -> None:
+@with_door()
+async def test_junk_behind_an_answer_costs_its_connection(place: Place) -> None:
     """What must not be logged is looked at by the fixture ``silent_log``."""
-
-    async def work(place: Place) -> None:
-        async with place.dial() as (reader, writer):
-            writer.write(CHUNKED)
-            await reader.readuntil(b"}\n")
-            writer.write(b"zz\r\n")
-            assert await rest_of(reader) == b""
-        async with place.dial() as (reader, writer):
-            writer.write(place.head("GET", "/subscribe?topic=a", "transfer-encoding: chunked"))
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"zz\r\n")
-            await rest_of(reader)
-        await is_well(place)
-
-    run(work)
+    async with place.dial() as (reader, writer):
+        writer.write(CHUNKED)
+        await reader.readuntil(b"}\n")
+        writer.write(b"zz\r\n")
+        assert await rest_of(reader) == b""
+    async with place.dial() as (reader, writer):
+        writer.write(place.head("GET", "/subscribe?topic=a", "transfer-encoding: chunked"))
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"zz\r\n")
+        await rest_of(reader)
+    await is_well(place)
 
 
-def test_who_is_cut_off_by_a_reset_leaves_nothing(run: Run) -> None:
+@with_door(door_limits=HttpLimits(connections=1))
+async def test_who_is_cut_off_by_a_reset_leaves_nothing(place: Place) -> None:
     """``is_well`` asserts that the only place is free again; ``run`` bounds the wait."""
-
-    async def work(place: Place) -> None:
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(place.follow("topic=a"))
-            for _ in range(50):
-                async with place.dial() as (_, writer):
-                    writer.transport.abort()
-        while place.door.statistics().connections:
-            await asyncio.sleep(0.01)
-        await is_well(place)
-
-    run(work, door_limits=HttpLimits(connections=1))
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(place.follow("topic=a"))
+        for _ in range(50):
+            async with place.dial() as (_, writer):
+                writer.transport.abort()
+    while place.door.statistics().connections:
+        await asyncio.sleep(0.01)
+    await is_well(place)
 
 
 def test_who_does_not_answer_the_close_of_a_tunnel_is_cut_off(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,14 +241,12 @@ def test_a_message_that_does_not_end_costs_its_tunnel(run: Run, monkeypatch: pyt
     run(work)
 
 
-def test_a_file_is_not_handed_out_in_pieces(run: Run) -> None:
-    async def work(place: Place) -> None:
-        whole = await place.fetch("GET", "/iris.js", b"", {})
-        for ranges in ("0-9", ",".join(f"{number}-" for number in range(2000))):
-            told = await place.fetch("GET", "/iris.js", b"", {"range": f"bytes={ranges}"})
-            assert (told.status, told.body) == (200, whole.body)
-
-    run(work)
+@with_door()
+async def test_a_file_is_not_handed_out_in_pieces(place: Place) -> None:
+    whole = await place.fetch("GET", "/iris.js", b"", {})
+    for ranges in ("0-9", ",".join(f"{number}-" for number in range(2000))):
+        told = await place.fetch("GET", "/iris.js", b"", {"range": f"bytes={ranges}"})
+        assert (told.status, told.body) == (200, whole.body)
 
 
 def test_a_failure_of_one_handshake_is_logged_and_others_come_in(

@@ -13,7 +13,7 @@ import pytest
 import iris.aio
 from iris.doors import grant
 from tests.support.bridges import open_aio_bridge
-from tests.support.doors import Place, Run
+from tests.support.doors import Place, with_door
 
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed: apt install curl")
 
@@ -55,39 +55,36 @@ async def curl(place: Place, path: str, body: object, *headers: str, token: str 
     return int(status), answer if int(status) == 200 else answer["code"]
 
 
-def test_a_request_with_a_key_is_done_once_for_each_client(run: Run, tmp_path: Path) -> None:
+@with_door()
+async def test_a_request_with_a_key_is_done_once_for_each_client(place: Place, tmp_path: Path) -> None:
     key = 'Idempotency-Key: "order-7"'
     other = grant(tmp_path / "tokens", "other", call=(">",))
-
-    async def work(place: Place) -> None:
-        bank = Bank()
-        async with (
-            iris.aio.open_node("bridge") as serving,
-            open_aio_bridge(serving, topics=["x"], directory=tmp_path / "log"),
-            iris.aio.open_node("bank") as member,
-            member.join("bank", bank.service()),
-        ):
-            await place.node.wait_for("bank")
-            address = "/request/bank?timeout=40"
-            assert [await curl(place, address, "30", key) for _ in range(3)] == [(200, 1)] * 3
-            assert await curl(place, address, "31", key) == (422, "key_reused")
-            assert await curl(place, address, "31", key, token=other) == (200, 2)
-            assert await curl(place, address, "30", 'Idempotency-Key: "a \\"b\\" \\\\"') == (200, 3)
-            assert [key for _, key in bank.done] == ["web/order-7", "other/order-7", 'web/a "b" \\']
-            # A failure is an outcome as well.
-            failing = 'Idempotency-Key: "f"'
-            assert [await curl(place, address, "fail", failing) for _ in range(2)] == [(502, "no_money")] * 2
-            # One that comes while the first is at work gets its outcome, or runs out of time.
-            slow = 'Idempotency-Key: "slow"'
-            first = asyncio.ensure_future(curl(place, address, "wait", slow))
-            await bank.begun.wait()  # whose time is over ends the work, if it is the first
-            again = asyncio.ensure_future(curl(place, address, "wait", slow))
-            assert await curl(place, "/request/bank?timeout=1", "wait", slow) == (504, "timeout")
-            bank.go_on.set()
-            assert [await first, await again] == [(200, 4)] * 2
-            assert len(bank.done) == 4
-
-    run(work)
+    bank = Bank()
+    async with (
+        iris.aio.open_node("bridge") as serving,
+        open_aio_bridge(serving, topics=["x"], directory=tmp_path / "log"),
+        iris.aio.open_node("bank") as member,
+        member.join("bank", bank.service()),
+    ):
+        await place.node.wait_for("bank")
+        address = "/request/bank?timeout=40"
+        assert [await curl(place, address, "30", key) for _ in range(3)] == [(200, 1)] * 3
+        assert await curl(place, address, "31", key) == (422, "key_reused")
+        assert await curl(place, address, "31", key, token=other) == (200, 2)
+        assert await curl(place, address, "30", 'Idempotency-Key: "a \\"b\\" \\\\"') == (200, 3)
+        assert [key for _, key in bank.done] == ["web/order-7", "other/order-7", 'web/a "b" \\']
+        # A failure is an outcome as well.
+        failing = 'Idempotency-Key: "f"'
+        assert [await curl(place, address, "fail", failing) for _ in range(2)] == [(502, "no_money")] * 2
+        # One that comes while the first is at work gets its outcome, or runs out of time.
+        slow = 'Idempotency-Key: "slow"'
+        first = asyncio.ensure_future(curl(place, address, "wait", slow))
+        await bank.begun.wait()  # whose time is over ends the work, if it is the first
+        again = asyncio.ensure_future(curl(place, address, "wait", slow))
+        assert await curl(place, "/request/bank?timeout=1", "wait", slow) == (504, "timeout")
+        bank.go_on.set()
+        assert [await first, await again] == [(200, 4)] * 2
+        assert len(bank.done) == 4
 
 
 @pytest.mark.parametrize(
@@ -104,19 +101,15 @@ def test_a_request_with_a_key_is_done_once_for_each_client(run: Run, tmp_path: P
         ('"' + "x" * 253 + '"',),
     ],
 )  # fmt: skip
-def test_what_is_no_key_is_refused(run: Run, keys: tuple[str, ...]) -> None:
-    async def work(place: Place) -> None:
-        told = [f"Idempotency-Key: {key}" for key in keys]
-        assert await curl(place, "/request/greeters", "x", *told) == (400, "malformed")
-
-    run(work)
+@with_door()
+async def test_what_is_no_key_is_refused(place: Place, keys: tuple[str, ...]) -> None:
+    told = [f"Idempotency-Key: {key}" for key in keys]
+    assert await curl(place, "/request/greeters", "x", *told) == (400, "malformed")
 
 
-def test_where_nothing_is_done_once_a_key_is_refused(run: Run) -> None:
-    async def work(place: Place) -> None:
-        for path in ("/survey/greeters", "/broadcast/greeters", "/publish/news.a"):
-            assert await curl(place, path, "x", 'Idempotency-Key: "a"') == (400, "malformed")
-        assert await curl(place, "/request/greeters", "x", 'Idempotency-Key: "a"') == (400, "no_outcomes")
-        assert not place.counted.told
-
-    run(work)
+@with_door()
+async def test_where_nothing_is_done_once_a_key_is_refused(place: Place) -> None:
+    for path in ("/survey/greeters", "/broadcast/greeters", "/publish/news.a"):
+        assert await curl(place, path, "x", 'Idempotency-Key: "a"') == (400, "malformed")
+    assert await curl(place, "/request/greeters", "x", 'Idempotency-Key: "a"') == (400, "no_outcomes")
+    assert not place.counted.told

@@ -19,7 +19,7 @@ from jsonschema import Draft202012Validator
 
 from iris.doors.http.openapi import codes_of, document
 from tests.doors.http.test_bridged import bridged
-from tests.support.doors import NOW, Place, Run
+from tests.support.doors import NOW, Place, with_door
 
 ROOT = Path(__file__).resolve().parents[3]
 OPENAPI = json.loads((ROOT / "tests" / "support" / "openapi" / "schema-3.1.json").read_text())
@@ -60,13 +60,11 @@ def test_clients_have_the_document_of_this_door() -> None:
     assert json.loads(SHIPPED.read_text()) == document()
 
 
-def test_the_door_hands_it_out_to_everybody(run: Run) -> None:
-    async def work(place: Place) -> None:
-        answer = await place.fetch("GET", "/openapi.json", headers={})
-        assert (answer.status, answer.headers["access-control-allow-origin"]) == (200, "*")
-        assert answer.json() == document()
-
-    run(work)
+@with_door()
+async def test_the_door_hands_it_out_to_everybody(place: Place) -> None:
+    answer = await place.fetch("GET", "/openapi.json", headers={})
+    assert (answer.status, answer.headers["access-control-allow-origin"]) == (200, "*")
+    assert answer.json() == document()
 
 
 def test_it_has_the_problems_of_the_sources_and_of_the_page() -> None:
@@ -94,17 +92,14 @@ RIGHTS = {
 
 
 @pytest.mark.skipif(SCHEMATHESIS is None, reason="no schemathesis on PATH: pip install 'schemathesis >= 4'")
-def test_schemathesis_finds_nothing_that_the_document_does_not_say(run: Run, tmp_path: Path) -> None:
+@with_door(rights=RIGHTS)
+async def test_schemathesis_finds_nothing_that_the_document_does_not_say(place: Place, tmp_path: Path) -> None:
     """What it does not look at, and why, is in ``tests/support/openapi``."""
-
-    async def work(place: Place) -> None:
-        async with bridged(tmp_path, place):
-            program = await asyncio.create_subprocess_exec(
-                str(SCHEMATHESIS), f"--config-file={TOOLS / 'schemathesis.toml'}", "run", f"{place.url}/openapi.json",
-                cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT), "DOOR_TOKEN": place.token},
-                stdout=PIPE, stderr=STDOUT,
-            )  # fmt: skip
-            output, _ = await program.communicate()
-            assert program.returncode == 0, output.decode()
-
-    run(work, rights=RIGHTS)
+    async with bridged(tmp_path, place):
+        program = await asyncio.create_subprocess_exec(
+            str(SCHEMATHESIS), f"--config-file={TOOLS / 'schemathesis.toml'}", "run", f"{place.url}/openapi.json",
+            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT), "DOOR_TOKEN": place.token},
+            stdout=PIPE, stderr=STDOUT,
+        )  # fmt: skip
+        output, _ = await program.communicate()
+        assert program.returncode == 0, output.decode()

@@ -11,7 +11,7 @@ from typing import Any
 from iris.doors import grant
 from iris.doors.clients import ClientLimits
 from iris.doors.http import HttpLimits
-from tests.support.doors import Answer, Place, Run, rest_of
+from tests.support.doors import Answer, Place, Run, rest_of, with_door
 
 PAYLOADS: list[tuple[str, bytes, str, bytes]] = [
     ("", b"\x00\xff", "application/octet-stream", b"\x00\xff"),
@@ -23,32 +23,28 @@ PAYLOADS: list[tuple[str, bytes, str, bytes]] = [
 ]
 
 
-def test_payloads_go_in_and_come_out_in_the_form_that_their_types_say(run: Run) -> None:
-    async def work(place: Place) -> None:
-        for kind, body, wanted, reply in PAYLOADS:
-            told = await place.post("/request/greeters", body, {**place.bearer, "content-type": kind})
-            assert (told.status, told.headers["content-type"], told.body) == (200, wanted, reply)
-        packed = {**place.bearer, "content-type": "application/json", "accept": "application/msgpack"}
-        assert (await place.post("/request/greeters", b"[1]", packed)).body == b"\x91\x01"
-        nested = await place.post("/request/greeters?operation=nested")
-        assert nested.headers["content-type"] == "application/msgpack"
-
-    run(work)
+@with_door()
+async def test_payloads_go_in_and_come_out_in_the_form_that_their_types_say(place: Place) -> None:
+    for kind, body, wanted, reply in PAYLOADS:
+        told = await place.post("/request/greeters", body, {**place.bearer, "content-type": kind})
+        assert (told.status, told.headers["content-type"], told.body) == (200, wanted, reply)
+    packed = {**place.bearer, "content-type": "application/json", "accept": "application/msgpack"}
+    assert (await place.post("/request/greeters", b"[1]", packed)).body == b"\x91\x01"
+    nested = await place.post("/request/greeters?operation=nested")
+    assert nested.headers["content-type"] == "application/msgpack"
 
 
 OPTIONS = "timeout=20&idempotent=true&key=k&priority=high&wait=1&hedge=5"
 
 
-def test_options_and_headers_go_along(run: Run) -> None:
-    async def work(place: Place) -> None:
-        sent = {**place.bearer, "Iris-Header-Trace": "7", "iris-header-iris-client": "somebody else"}
-        told = await place.post(
-            "/request/greeters?operation=headers&timeout=20&idempotent=true&key=k&priority=high", b"", sent
-        )
-        assert told.json() == {"trace": "7", "iris-client": "web"}
-        assert (await place.post("/request/greeters?operation=square", 7)).json() == 49
-
-    run(work)
+@with_door()
+async def test_options_and_headers_go_along(place: Place) -> None:
+    sent = {**place.bearer, "Iris-Header-Trace": "7", "iris-header-iris-client": "somebody else"}
+    told = await place.post(
+        "/request/greeters?operation=headers&timeout=20&idempotent=true&key=k&priority=high", b"", sent
+    )
+    assert told.json() == {"trace": "7", "iris-client": "web"}
+    assert (await place.post("/request/greeters?operation=square", 7)).json() == 49
 
 
 PROBLEMS: list[tuple[str, Any, int, str, str]] = [
@@ -95,108 +91,90 @@ PROBLEMS: list[tuple[str, Any, int, str, str]] = [
 ]
 
 
-def test_each_problem_has_its_status_word_and_text(run: Run) -> None:
-    async def work(place: Place) -> None:
-        for path, body, status, code, text in PROBLEMS:
-            told = await place.post(path, body)
-            assert (told.status, told.json()["code"]) == (status, code), path
-            assert text in told.json()["detail"], path
-            assert told.headers["content-type"] == "application/problem+json"
-        for method in ("HEAD", "DELETE"):
-            told = await place.fetch(method, "/subscribe?topic=a")
-            assert (told.status, told.headers["allow"]) == (405, "GET")
-        for kind, wrong in [("application/json", b"{"), ("application/msgpack", b"\xc1"), ("text/plain", b"\xff")]:
-            told = await place.post("/request/greeters", wrong, {**place.bearer, "content-type": kind})
-            assert (told.status, told.json()["code"]) == (400, "malformed")
-
-    run(work)
+@with_door()
+async def test_each_problem_has_its_status_word_and_text(place: Place) -> None:
+    for path, body, status, code, text in PROBLEMS:
+        told = await place.post(path, body)
+        assert (told.status, told.json()["code"]) == (status, code), path
+        assert text in told.json()["detail"], path
+        assert told.headers["content-type"] == "application/problem+json"
+    for method in ("HEAD", "DELETE"):
+        told = await place.fetch(method, "/subscribe?topic=a")
+        assert (told.status, told.headers["allow"]) == (405, "GET")
+    for kind, wrong in [("application/json", b"{"), ("application/msgpack", b"\xc1"), ("text/plain", b"\xff")]:
+        told = await place.post("/request/greeters", wrong, {**place.bearer, "content-type": kind})
+        assert (told.status, told.json()["code"]) == (400, "malformed")
 
 
-def test_who_shows_no_token_or_a_wrong_one_is_refused(run: Run) -> None:
-    async def work(place: Place) -> None:
-        for headers in ({}, {"authorization": "Bearer x"}, {"authorization": f"Basic {place.token}"}, {"cookie": "x"}):
-            for method, path in [
-                ("POST", "/request/greeters"), ("POST", "/survey/greeters"), ("POST", "/publish/a"),
-                ("POST", "/broadcast/greeters"), ("GET", "/subscribe?topic=a"),
-            ]:  # fmt: skip
-                told = await place.fetch(method, path, b"", headers)
-                assert (told.status, told.headers["www-authenticate"]) == (401, "Bearer")
-
-    run(work)
-
-
-def test_a_client_may_do_what_its_token_permits(run: Run) -> None:
-    async def work(place: Place) -> None:
-        for method, path, permitted in [
-            ("POST", "/request/greeters", True), ("POST", "/request/door", False), ("POST", "/survey/others", False),
-            ("POST", "/broadcast/others", False), ("POST", "/publish/orders.tea", True),
-            ("POST", "/publish/orders", False), ("GET", "/subscribe?topic=orders.*", False),
+@with_door()
+async def test_who_shows_no_token_or_a_wrong_one_is_refused(place: Place) -> None:
+    for headers in ({}, {"authorization": "Bearer x"}, {"authorization": f"Basic {place.token}"}, {"cookie": "x"}):
+        for method, path in [
+            ("POST", "/request/greeters"), ("POST", "/survey/greeters"), ("POST", "/publish/a"),
+            ("POST", "/broadcast/greeters"), ("GET", "/subscribe?topic=a"),
         ]:  # fmt: skip
-            told = await place.fetch(method, path)
-            assert told.status in ((200, 204) if permitted else (403,)), path
-        nobody = {"authorization": "Bearer " + grant(place.tokens, "nobody")}
-        assert (await place.post("/request/greeters", b"", nobody)).status == 401  # until the file is read again
-
-    run(work, rights={"call": ("greeters",), "publish": ("orders.>",)})
+            told = await place.fetch(method, path, b"", headers)
+            assert (told.status, told.headers["www-authenticate"]) == (401, "Bearer")
 
 
-def test_bodies_are_bounded_in_size_and_time(run: Run) -> None:
-    async def work(place: Place) -> None:
-        assert (await place.post("/request/greeters", b"x" * 1000)).status == 200
-        told = await place.post("/request/greeters", b"x" * 1001)
-        assert (told.status, told.json()["code"]) == (413, "too_large")
-        async with place.dial() as (reader, writer):
-            writer.write(place.head("POST", "/request/greeters", "content-length: 10") + b"x")
-            assert (await reader.readline()).split()[1] == b"408"
+@with_door(rights={"call": ("greeters",), "publish": ("orders.>",)})
+async def test_a_client_may_do_what_its_token_permits(place: Place) -> None:
+    for method, path, permitted in [
+        ("POST", "/request/greeters", True), ("POST", "/request/door", False), ("POST", "/survey/others", False),
+        ("POST", "/broadcast/others", False), ("POST", "/publish/orders.tea", True),
+        ("POST", "/publish/orders", False), ("GET", "/subscribe?topic=orders.*", False),
+    ]:  # fmt: skip
+        told = await place.fetch(method, path)
+        assert told.status in ((200, 204) if permitted else (403,)), path
+    nobody = {"authorization": "Bearer " + grant(place.tokens, "nobody")}
+    assert (await place.post("/request/greeters", b"", nobody)).status == 401  # until the file is read again
 
-    run(work, door_limits=HttpLimits(body=1000, body_timeout=0.1))
+
+@with_door(door_limits=HttpLimits(body=1000, body_timeout=0.1))
+async def test_bodies_are_bounded_in_size_and_time(place: Place) -> None:
+    assert (await place.post("/request/greeters", b"x" * 1000)).status == 200
+    told = await place.post("/request/greeters", b"x" * 1001)
+    assert (told.status, told.json()["code"]) == (413, "too_large")
+    async with place.dial() as (reader, writer):
+        writer.write(place.head("POST", "/request/greeters", "content-length: 10") + b"x")
+        assert (await reader.readline()).split()[1] == b"408"
 
 
-def test_a_client_that_hangs_up_stops_its_request(run: Run) -> None:
+@with_door()
+async def test_a_client_that_hangs_up_stops_its_request(place: Place) -> None:
     """``run`` bounds the wait for the end of the handler, and asserts that no task is left."""
-
-    async def work(place: Place) -> None:
-        async with place.dial() as (_, writer):
-            writer.write(place.head("POST", "/request/greeters?operation=never&timeout=50", "content-length: 0"))
-            await place.counted.working.wait()
-        while not place.counted.stopped:
-            await asyncio.sleep(0.01)
-
-    run(work)
-
-
-def test_a_client_has_so_many_calls_at_a_time(run: Run) -> None:
-    async def work(place: Place) -> None:
-        first = asyncio.ensure_future(place.post("/request/greeters?operation=never&timeout=1"))
+    async with place.dial() as (_, writer):
+        writer.write(place.head("POST", "/request/greeters?operation=never&timeout=50", "content-length: 0"))
         await place.counted.working.wait()
-        told = await place.post("/request/greeters")
-        assert (told.status, told.json()["code"], told.headers["retry-after"]) == (429, "too_many_calls", "1")
-        assert (await first).status == 504
-        assert (await place.post("/request/greeters")).status == 200
-
-    run(work, limits=ClientLimits(calls=1))
+    while not place.counted.stopped:
+        await asyncio.sleep(0.01)
 
 
-def test_all_members_are_told_and_asked(run: Run) -> None:
-    async def work(place: Place) -> None:
-        assert (await place.post("/broadcast/greeters", {"n": 1})).status == 204
-        while place.counted.told != [{"n": 1}]:
-            await asyncio.sleep(0.01)
-        lines = [json.loads(line) for line in (await place.post("/survey/greeters", b"\x00")).body.splitlines()]
-        member = str(place.member.id)
-        assert lines[0] == {"member": member, "payload": base64.b64encode(b"\x00").decode(), "encoding": "base64"}
-        assert lines[1:] == [{"ended_by": "all", "expected": 1, "missing": [], "errors": {}}]
-        told = await place.post("/survey/greeters?operation=fail", 1)
-        assert told.headers["content-type"] == "application/x-ndjson"
-        last = json.loads(told.body)
-        assert last["missing"] == [member]
-        assert last["errors"][member]["code"] == "error"
-        assert (
-            json.loads((await place.post("/survey/greeters?operation=never&timeout=0.1")).body)["ended_by"]
-            == "deadline"
-        )
+@with_door(limits=ClientLimits(calls=1))
+async def test_a_client_has_so_many_calls_at_a_time(place: Place) -> None:
+    first = asyncio.ensure_future(place.post("/request/greeters?operation=never&timeout=1"))
+    await place.counted.working.wait()
+    told = await place.post("/request/greeters")
+    assert (told.status, told.json()["code"], told.headers["retry-after"]) == (429, "too_many_calls", "1")
+    assert (await first).status == 504
+    assert (await place.post("/request/greeters")).status == 200
 
-    run(work)
+
+@with_door()
+async def test_all_members_are_told_and_asked(place: Place) -> None:
+    assert (await place.post("/broadcast/greeters", {"n": 1})).status == 204
+    while place.counted.told != [{"n": 1}]:
+        await asyncio.sleep(0.01)
+    lines = [json.loads(line) for line in (await place.post("/survey/greeters", b"\x00")).body.splitlines()]
+    member = str(place.member.id)
+    assert lines[0] == {"member": member, "payload": base64.b64encode(b"\x00").decode(), "encoding": "base64"}
+    assert lines[1:] == [{"ended_by": "all", "expected": 1, "missing": [], "errors": {}}]
+    told = await place.post("/survey/greeters?operation=fail", 1)
+    assert told.headers["content-type"] == "application/x-ndjson"
+    last = json.loads(told.body)
+    assert last["missing"] == [member]
+    assert last["errors"][member]["code"] == "error"
+    assert json.loads((await place.post("/survey/greeters?operation=never&timeout=0.1")).body)["ended_by"] == "deadline"
 
 
 async def posted(place: Place, *headers: bytes) -> Any:
@@ -213,39 +191,34 @@ async def posted(place: Place, *headers: bytes) -> Any:
     return int(head.split()[1]), json.loads(body)
 
 
-def test_headers_are_utf_8_and_have_each_name_once(run: Run) -> None:
-    async def work(place: Place) -> None:
-        status, told = await posted(place, "Iris-Header-A: caf\u00e9 \u2615".encode(), b"iris-header-b: 1", b"other: 2")
-        assert (status, told["a"], told["b"]) == (200, "caf\u00e9 \u2615", "1")
-        assert "other" not in told
-        status, told = await posted(place, b"iris-header-a: caf\xe9")
-        assert (status, told["code"], told["detail"]) == (400, "malformed", "the header iris-header-a is no UTF-8")
-        status, told = await posted(place, b"iris-header-a: 1", b"IRIS-HEADER-A: 1")
-        assert (status, told["code"]) == (400, "malformed")
-        assert told["detail"] == "the header iris-header-a twice: members have each name once"
-
-    run(work)
+@with_door()
+async def test_headers_are_utf_8_and_have_each_name_once(place: Place) -> None:
+    status, told = await posted(place, "Iris-Header-A: caf\u00e9 \u2615".encode(), b"iris-header-b: 1", b"other: 2")
+    assert (status, told["a"], told["b"]) == (200, "caf\u00e9 \u2615", "1")
+    assert "other" not in told
+    status, told = await posted(place, b"iris-header-a: caf\xe9")
+    assert (status, told["code"], told["detail"]) == (400, "malformed", "the header iris-header-a is no UTF-8")
+    status, told = await posted(place, b"iris-header-a: 1", b"IRIS-HEADER-A: 1")
+    assert (status, told["code"]) == (400, "malformed")
+    assert told["detail"] == "the header iris-header-a twice: members have each name once"
 
 
-def test_answers_that_a_client_does_not_read_are_bounded(run: Run) -> None:
+@with_door(limits=ClientLimits(bytes=1 << 20), send_buffer=16_384)
+async def test_answers_that_a_client_does_not_read_are_bounded(place: Place) -> None:
     asked = b"700000"
-
-    async def work(place: Place) -> None:
-        head = place.head(
-            "POST", "/request/greeters?operation=large", "content-type: application/json",
-            f"content-length: {len(asked)}", "connection: close",
-        )  # fmt: skip
-        async with place.dial(SO_RCVBUF=4096, limit=16_384) as (reader, writer):
-            writer.write(head + asked)
-            await reader.readuntil(b"\r\n\r\n")
-            told = await place.post("/request/greeters?operation=large", 700_000)
-            assert (told.status, told.json()["code"]) == (429, "too_many_bytes")
-            assert told.json()["detail"].startswith("the member has answered, and this client has no room for it")
-            assert (await place.post("/request/greeters", b"small")).body == b"small"
-            assert len(await rest_of(reader)) == 700_000
-        assert len((await place.post("/request/greeters?operation=large", 700_000)).body) == 700_000
-
-    run(work, limits=ClientLimits(bytes=1 << 20), send_buffer=16_384)
+    head = place.head(
+        "POST", "/request/greeters?operation=large", "content-type: application/json",
+        f"content-length: {len(asked)}", "connection: close",
+    )  # fmt: skip
+    async with place.dial(SO_RCVBUF=4096, limit=16_384) as (reader, writer):
+        writer.write(head + asked)
+        await reader.readuntil(b"\r\n\r\n")
+        told = await place.post("/request/greeters?operation=large", 700_000)
+        assert (told.status, told.json()["code"]) == (429, "too_many_bytes")
+        assert told.json()["detail"].startswith("the member has answered, and this client has no room for it")
+        assert (await place.post("/request/greeters", b"small")).body == b"small"
+        assert len(await rest_of(reader)) == 700_000
+    assert len((await place.post("/request/greeters?operation=large", 700_000)).body) == 700_000
 
 
 def test_pages_of_other_origins_are_let_in_if_the_door_says_so(run: Run) -> None:
@@ -281,64 +254,55 @@ BOMBS = [
 ]  # fmt: skip
 
 
-def test_bombs_that_come_together_are_refused_and_others_are_served(run: Run) -> None:
-    async def work(place: Place) -> None:
-        throwing: list[asyncio.Future[Answer]] = []
-        for kind, body in BOMBS * 8:
-            sent = place.post("/request/greeters", body, {**place.bearer, "content-type": kind})
-            throwing.append(asyncio.ensure_future(sent))
-        took: list[float] = []
-        while not took or not all(one.done() for one in throwing):
-            began = time.monotonic()
-            assert (await place.fetch("POST", "/request/greeters", b"x")).body == b"x"
-            took.append(time.monotonic() - began)
-        assert {(one.result().status, one.result().json()["code"]) for one in throwing} == {(400, "malformed")}
-        assert min(took) < 0.5
-
-    run(work)
+@with_door()
+async def test_bombs_that_come_together_are_refused_and_others_are_served(place: Place) -> None:
+    throwing: list[asyncio.Future[Answer]] = []
+    for kind, body in BOMBS * 8:
+        sent = place.post("/request/greeters", body, {**place.bearer, "content-type": kind})
+        throwing.append(asyncio.ensure_future(sent))
+    took: list[float] = []
+    while not took or not all(one.done() for one in throwing):
+        began = time.monotonic()
+        assert (await place.fetch("POST", "/request/greeters", b"x")).body == b"x"
+        took.append(time.monotonic() - began)
+    assert {(one.result().status, one.result().json()["code"]) for one in throwing} == {(400, "malformed")}
+    assert min(took) < 0.5
 
 
-def test_an_empty_text_clears_what_was_retained(run: Run) -> None:
-    async def work(place: Place) -> None:
-        plain = {**place.bearer, "content-type": "text/plain"}
-        for body in ("old", ""):
-            assert (await place.post("/publish/a?retain=true", body.encode(), plain)).status == 204
-        assert not place.node.forget_retained("a")
-        assert not place.clients.named("web").statistics().retained
-
-    run(work)
+@with_door()
+async def test_an_empty_text_clears_what_was_retained(place: Place) -> None:
+    plain = {**place.bearer, "content-type": "text/plain"}
+    for body in ("old", ""):
+        assert (await place.post("/publish/a?retain=true", body.encode(), plain)).status == 204
+    assert not place.node.forget_retained("a")
+    assert not place.clients.named("web").statistics().retained
 
 
-def test_what_a_client_has_retained_is_bounded_and_can_be_cleared(run: Run) -> None:
-    async def work(place: Place) -> None:
-        for topic, body, status in [
-            ("a", b"1", 204), ("b", b"22", 204), ("a", b"11", 204), ("c", b"", 204), ("c", b"3", 429),
-            ("a", b"", 204), ("c", b"3" * 98, 204), ("b", b"333", 429),
-        ]:  # fmt: skip
-            told = await place.post(f"/publish/{topic}?retain=true", body)
-            assert told.status == status, (topic, told)
-            if status == 429:
-                assert told.json()["code"] == "too_much_retained"
-        assert (await place.post("/publish/a%20b?retain=true", b"x")).status == 429
-        async with place.member.subscribe(">") as events:
-            seen = {event.topic: event.payload for event in [await anext(events), await anext(events)]}
-        assert seen == {"b": b"22", "c": b"3" * 98}
-
-    run(work, limits=ClientLimits(retained=2, retained_bytes=100))
+@with_door(limits=ClientLimits(retained=2, retained_bytes=100))
+async def test_what_a_client_has_retained_is_bounded_and_can_be_cleared(place: Place) -> None:
+    for topic, body, status in [
+        ("a", b"1", 204), ("b", b"22", 204), ("a", b"11", 204), ("c", b"", 204), ("c", b"3", 429),
+        ("a", b"", 204), ("c", b"3" * 98, 204), ("b", b"333", 429),
+    ]:  # fmt: skip
+        told = await place.post(f"/publish/{topic}?retain=true", body)
+        assert told.status == status, (topic, told)
+        if status == 429:
+            assert told.json()["code"] == "too_much_retained"
+    assert (await place.post("/publish/a%20b?retain=true", b"x")).status == 429
+    async with place.member.subscribe(">") as events:
+        seen = {event.topic: event.payload for event in [await anext(events), await anext(events)]}
+    assert seen == {"b": b"22", "c": b"3" * 98}
 
 
-def test_no_text_ends_a_line_for_anybody(run: Run) -> None:
+@with_door()
+async def test_no_text_ends_a_line_for_anybody(place: Place) -> None:
     text = "a\u2028b\u2029c\x85d"
-
-    async def work(place: Place) -> None:
-        survey = await place.post("/survey/greeters", text)
-        async with place.follow("topic=a") as reader:
-            await place.post("/publish/a", text)
-            event = b""
-            while b"data: " not in event:
-                event = await reader.readline()
-        assert [json.loads(line).get("payload") for line in survey.body.decode().splitlines()] == [text, None]
-        (line,) = event.decode().removesuffix("\n").splitlines()
-        assert json.loads(line.removeprefix("data: "))["payload"] == text
-
-    run(work)
+    survey = await place.post("/survey/greeters", text)
+    async with place.follow("topic=a") as reader:
+        await place.post("/publish/a", text)
+        event = b""
+        while b"data: " not in event:
+            event = await reader.readline()
+    assert [json.loads(line).get("payload") for line in survey.body.decode().splitlines()] == [text, None]
+    (line,) = event.decode().removesuffix("\n").splitlines()
+    assert json.loads(line.removeprefix("data: "))["payload"] == text

@@ -14,7 +14,7 @@ from websockets.typing import Subprotocol
 from iris.doors import clients as clients_module
 from iris.doors import withdraw
 from iris.doors.http import HttpLimits
-from tests.support.doors import Place, Run
+from tests.support.doors import Place, Run, with_door
 
 
 def open_tunnel(place: Place, path: str = "greeters", token: str | None = None) -> connect:
@@ -46,57 +46,50 @@ async def ending(socket: ClientConnection) -> tuple[int, str]:
     return socket.close_code, socket.close_reason or ""
 
 
-def test_payloads_go_both_ways_until_both_have_ended(run: Run) -> None:
-    async def work(place: Place) -> None:
-        async with open_tunnel(place) as socket:
-            assert socket.subprotocol == "iris.tunnel.1"
-            assert json.loads(await socket.recv()) == {"credit": 16}
-            await say(socket, credit=100)
-            for _ in range(20):  # more than is lent at first
-                for payload in (b"\x00", {"payload": {"a": 1}}, {"payload": "eA==", "encoding": "msgpack"}):
-                    if isinstance(payload, bytes):
-                        await socket.send(payload)
-                    else:
-                        await say(socket, **payload)
-                    heard = await hear(socket)
-                    assert heard == ({"payload": 120} if "eA==" in str(payload) else payload)
-            await say(socket, eof=True)
-            assert await hear(socket) == {"eof": True}
-            assert await ending(socket) == (1000, "")
-        while place.counted.tunnels != ["finished"]:
-            await asyncio.sleep(0.01)
-
-    run(work)
+@with_door()
+async def test_payloads_go_both_ways_until_both_have_ended(place: Place) -> None:
+    async with open_tunnel(place) as socket:
+        assert socket.subprotocol == "iris.tunnel.1"
+        assert json.loads(await socket.recv()) == {"credit": 16}
+        await say(socket, credit=100)
+        for _ in range(20):  # more than is lent at first
+            for payload in (b"\x00", {"payload": {"a": 1}}, {"payload": "eA==", "encoding": "msgpack"}):
+                if isinstance(payload, bytes):
+                    await socket.send(payload)
+                else:
+                    await say(socket, **payload)
+                heard = await hear(socket)
+                assert heard == ({"payload": 120} if "eA==" in str(payload) else payload)
+        await say(socket, eof=True)
+        assert await hear(socket) == {"eof": True}
+        assert await ending(socket) == (1000, "")
+    while place.counted.tunnels != ["finished"]:
+        await asyncio.sleep(0.01)
 
 
-def test_a_client_gets_as_many_as_it_lends(run: Run) -> None:
-    async def work(place: Place) -> None:
-        async with open_tunnel(place, "greeters?operation=count") as socket:
-            await say(socket, credit=3)
-            assert [await hear(socket) for _ in range(3)] == [{"payload": number} for number in range(3)]
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.1):
-                    await hear(socket)
-            await say(socket, eof=True)
-            await say(socket, credit=97)
-            assert [await hear(socket) for _ in range(97)] == [{"payload": number} for number in range(3, 100)]
-            assert await hear(socket) == {"eof": True}
-            assert (await ending(socket))[0] == 1000
-
-    run(work)
+@with_door()
+async def test_a_client_gets_as_many_as_it_lends(place: Place) -> None:
+    async with open_tunnel(place, "greeters?operation=count") as socket:
+        await say(socket, credit=3)
+        assert [await hear(socket) for _ in range(3)] == [{"payload": number} for number in range(3)]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await hear(socket)
+        await say(socket, eof=True)
+        await say(socket, credit=97)
+        assert [await hear(socket) for _ in range(97)] == [{"payload": number} for number in range(3, 100)]
+        assert await hear(socket) == {"eof": True}
+        assert (await ending(socket))[0] == 1000
 
 
-def test_a_client_that_goes_away_breaks_the_tunnel(run: Run) -> None:
+@with_door()
+async def test_a_client_that_goes_away_breaks_the_tunnel(place: Place) -> None:
     """``run`` bounds the wait for the end of the handler, and asserts that no task is left."""
-
-    async def work(place: Place) -> None:
-        async with open_tunnel(place) as socket:
-            await socket.recv()
-            await socket.close()
-        while place.counted.tunnels != ["broken"]:
-            await asyncio.sleep(0.01)
-
-    run(work)
+    async with open_tunnel(place) as socket:
+        await socket.recv()
+        await socket.close()
+    while place.counted.tunnels != ["broken"]:
+        await asyncio.sleep(0.01)
 
 
 WRONG: list[tuple[str | bytes, int, str]] = [
@@ -109,26 +102,24 @@ WRONG: list[tuple[str | bytes, int, str]] = [
 ]  # fmt: skip
 
 
-def test_a_client_that_breaks_the_rules_loses_its_tunnel_alone(run: Run) -> None:
-    async def work(place: Place) -> None:
-        async with open_tunnel(place) as honest:
-            await say(honest, credit=1)
-            for wrong, code, text in WRONG:
-                async with open_tunnel(place) as socket:
-                    await socket.recv()
-                    await socket.send(wrong)
-                    closed, reason = await ending(socket)
-                    assert (closed, text in reason) == (code, True), (wrong[:60], closed, reason)
+@with_door(door_limits=HttpLimits(body=2000))
+async def test_a_client_that_breaks_the_rules_loses_its_tunnel_alone(place: Place) -> None:
+    async with open_tunnel(place) as honest:
+        await say(honest, credit=1)
+        for wrong, code, text in WRONG:
             async with open_tunnel(place) as socket:
-                for _ in range(100):  # of which as many as were lent go through while nothing is taken
-                    await socket.send(b"x" * 1000)
-                await say(socket, eof=True)
-                await socket.send(b"x")
-                assert (await ending(socket))[0] in (4400, 4429)
-            await honest.send(b"still")
-            assert await hear(honest) == b"still"
-
-    run(work, door_limits=HttpLimits(body=2000))
+                await socket.recv()
+                await socket.send(wrong)
+                closed, reason = await ending(socket)
+                assert (closed, text in reason) == (code, True), (wrong[:60], closed, reason)
+        async with open_tunnel(place) as socket:
+            for _ in range(100):  # of which as many as were lent go through while nothing is taken
+                await socket.send(b"x" * 1000)
+            await say(socket, eof=True)
+            await socket.send(b"x")
+            assert (await ending(socket))[0] in (4400, 4429)
+        await honest.send(b"still")
+        assert await hear(honest) == b"still"
 
 
 def test_a_tunnel_ends_with_its_token(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,20 +138,18 @@ def test_a_tunnel_ends_with_its_token(run: Run, monkeypatch: pytest.MonkeyPatch)
     run(work)
 
 
-def test_who_may_not_or_finds_nobody_is_told(run: Run) -> None:
-    async def work(place: Place) -> None:
-        for path, code, text in [
-            ("greeters2", 4404, "no_such_cluster"), ("others", 4403, "may not call"),
-            ("greeters?operation=none", 4404, "no_such_operation"), ("greeters?limit=1", 4400, "no option here"),
-            ("greeters?prefer_site=a%20b", 4400, "site"), ("greeters?key=k&operation=none", 4404, "no_such_operation"),
-        ]:  # fmt: skip
-            async with open_tunnel(place, path) as socket:
-                closed, reason = await ending(socket)
-                assert (closed, text in reason) == (code, True), (path, closed, reason)
-        with pytest.raises(InvalidStatus) as caught:
-            async with open_tunnel(place, token="wrong"):
-                pass
-        assert caught.value.response.status_code == 401
-        assert json.loads(caught.value.response.body)["code"] == "wrong_token"
-
-    run(work, rights={"call": ("greeters", "greeters2")})
+@with_door(rights={"call": ("greeters", "greeters2")})
+async def test_who_may_not_or_finds_nobody_is_told(place: Place) -> None:
+    for path, code, text in [
+        ("greeters2", 4404, "no_such_cluster"), ("others", 4403, "may not call"),
+        ("greeters?operation=none", 4404, "no_such_operation"), ("greeters?limit=1", 4400, "no option here"),
+        ("greeters?prefer_site=a%20b", 4400, "site"), ("greeters?key=k&operation=none", 4404, "no_such_operation"),
+    ]:  # fmt: skip
+        async with open_tunnel(place, path) as socket:
+            closed, reason = await ending(socket)
+            assert (closed, text in reason) == (code, True), (path, closed, reason)
+    with pytest.raises(InvalidStatus) as caught:
+        async with open_tunnel(place, token="wrong"):
+            pass
+    assert caught.value.response.status_code == 401
+    assert json.loads(caught.value.response.body)["code"] == "wrong_token"

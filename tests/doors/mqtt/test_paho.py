@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tests.doors.mqtt.place import Place
-from tests.support.doors import Counted, Run, greeters
+from tests.support.doors import Counted, greeters, with_door
 
 pytest.importorskip("paho.mqtt.client", reason="Paho is not installed: pip install paho-mqtt")
 
@@ -47,24 +47,20 @@ async def connected(place: Place) -> AsyncGenerator[tuple[paho.Client, asyncio.Q
         await asyncio.to_thread(client.loop_stop)
 
 
-def test_a_client_of_paho_asks_a_cluster(run: Run) -> None:
-    async def work(place: Place) -> None:
-        async with place.member.join("greeters", greeters(Counted())), connected(place) as (client, queue):
-            await place.node.wait_for("greeters")
-            asked: Any = cast("Any", Properties)(PacketTypes.PUBLISH)
-            asked.ResponseTopic, asked.CorrelationData = "replies/mine", b"1"
-            client.publish("$call/greeters", b"tea", properties=asked)
-            reply = await queue.get()
-            assert (reply.topic, reply.payload, reply.properties.CorrelationData) == ("replies/mine", b"tea", b"1")
-
-    run(work, rights=RIGHTS)
+@with_door(rights=RIGHTS)
+async def test_a_client_of_paho_asks_a_cluster(place: Place) -> None:
+    async with place.member.join("greeters", greeters(Counted())), connected(place) as (client, queue):
+        await place.node.wait_for("greeters")
+        asked: Any = cast("Any", Properties)(PacketTypes.PUBLISH)
+        asked.ResponseTopic, asked.CorrelationData = "replies/mine", b"1"
+        client.publish("$call/greeters", b"tea", properties=asked)
+        reply = await queue.get()
+        assert (reply.topic, reply.payload, reply.properties.CorrelationData) == ("replies/mine", b"tea", b"1")
 
 
-def test_a_client_of_paho_serves_a_cluster(run: Run) -> None:
-    async def work(place: Place) -> None:
-        async with connected(place) as (client, queue):
-            client.subscribe("$serve/orders")
-            assert [one.value for one in await queue.get()] == [0]
-            assert await place.member.request("orders", b"tea", wait=30) == b"TEA"
-
-    run(work, rights=RIGHTS)
+@with_door(rights=RIGHTS)
+async def test_a_client_of_paho_serves_a_cluster(place: Place) -> None:
+    async with connected(place) as (client, queue):
+        client.subscribe("$serve/orders")
+        assert [one.value for one in await queue.get()] == [0]
+        assert await place.member.request("orders", b"tea", wait=30) == b"TEA"

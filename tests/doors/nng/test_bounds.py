@@ -18,7 +18,8 @@ from iris.doors.nng import answering, counters, open_nng_door, sockets
 from iris.doors.nng.sockets import Room
 from iris.kernel.errors import ConfigError
 from tests.doors.nng.place import GREETINGS, Place, framed, open_place
-from tests.support.doors import Run, run_in_realm
+from tests.support.async_tests import in_realm, on_asyncio
+from tests.support.doors import Run, with_door
 
 
 async def is_served(place: Place, within: float = 5.0) -> bool:
@@ -31,46 +32,42 @@ async def is_served(place: Place, within: float = 5.0) -> bool:
     return True
 
 
-def test_a_message_too_large_is_refused_and_a_huge_one_ends_its_connection(run: Run) -> None:
-    async def work(place: Place) -> None:
-        with await place.socket(pynng.Req0, "req") as socket:
-            for size in (1001, 4000):
-                await socket.asend(b"greeters\n" + bytes(size))
-                assert await socket.arecv() == b"413 too_large\nthe payload has %d bytes, and may have 1000" % size
-        for protocol in GREETINGS:
-            async with place.dial(protocol) as raw:
-                raw.writer.write(b"\x01" + (1 << 62).to_bytes(8, "big") + b"x")
-                assert await raw.is_ended()
-        assert await is_served(place)
-
-    run(work, max_payload=1000)
+@with_door(max_payload=1000)
+async def test_a_message_too_large_is_refused_and_a_huge_one_ends_its_connection(place: Place) -> None:
+    with await place.socket(pynng.Req0, "req") as socket:
+        for size in (1001, 4000):
+            await socket.asend(b"greeters\n" + bytes(size))
+            assert await socket.arecv() == b"413 too_large\nthe payload has %d bytes, and may have 1000" % size
+    for protocol in GREETINGS:
+        async with place.dial(protocol) as raw:
+            raw.writer.write(b"\x01" + (1 << 62).to_bytes(8, "big") + b"x")
+            assert await raw.is_ended()
+    assert await is_served(place)
 
 
-def test_messages_that_wait_have_so_many_bytes_together_and_come_in_turn() -> None:
-    async def main() -> None:
-        room, began = Room(10), list[int]()
+@on_asyncio()
+async def test_messages_that_wait_have_so_many_bytes_together_and_come_in_turn() -> None:
+    room, began = Room(10), list[int]()
 
-        async def wait(number: int, size: int, until: asyncio.Event) -> None:
-            async with room.reserved(size):
-                began.append(number)
-                await until.wait()
+    async def wait(number: int, size: int, until: asyncio.Event) -> None:
+        async with room.reserved(size):
+            began.append(number)
+            await until.wait()
 
-        ends = [asyncio.Event() for _ in range(5)]
-        tasks = [asyncio.create_task(wait(at, size, ends[at])) for at, size in enumerate((6, 4, 3, 20, 1))]
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert (began, room.taken) == ([0, 1], 10)
-        tasks[2].cancel()
-        ends[1].set()
-        await tasks[1]
-        await asyncio.sleep(0)
-        assert (began, room.taken) == ([0, 1], 6), "the next one is larger than all, and waits to be alone"
-        for end in ends:
-            end.set()
-        await asyncio.wait(tasks)
-        assert (began, room.taken) == ([0, 1, 3, 4], 0)
-
-    asyncio.run(main())
+    ends = [asyncio.Event() for _ in range(5)]
+    tasks = [asyncio.create_task(wait(at, size, ends[at])) for at, size in enumerate((6, 4, 3, 20, 1))]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert (began, room.taken) == ([0, 1], 10)
+    tasks[2].cancel()
+    ends[1].set()
+    await tasks[1]
+    await asyncio.sleep(0)
+    assert (began, room.taken) == ([0, 1], 6), "the next one is larger than all, and waits to be alone"
+    for end in ends:
+        end.set()
+    await asyncio.wait(tasks)
+    assert (began, room.taken) == ([0, 1, 3, 4], 0)
 
 
 def test_one_that_announces_a_message_and_sends_none_is_ended(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,18 +82,16 @@ def test_one_that_announces_a_message_and_sends_none_is_ended(run: Run, monkeypa
     run(work, max_payload=1000)
 
 
-def test_connections_beyond_the_limit_are_turned_away(run: Run) -> None:
-    async def work(place: Place) -> None:
-        async with place.dial("req"), place.dial("req"):
-            async with place.dial("req") as third:
-                assert await third.is_ended()
-            assert place.door.statistics().turned_away == 1
-            async with place.dial("surveyor"):
-                await place.connected("surveyor")
-        await place.connected("req", 0)
-        assert await is_served(place)
-
-    run(work, max_connections=2)
+@with_door(max_connections=2)
+async def test_connections_beyond_the_limit_are_turned_away(place: Place) -> None:
+    async with place.dial("req"), place.dial("req"):
+        async with place.dial("req") as third:
+            assert await third.is_ended()
+        assert place.door.statistics().turned_away == 1
+        async with place.dial("surveyor"):
+            await place.connected("surveyor")
+    await place.connected("req", 0)
+    assert await is_served(place)
 
 
 def test_a_thousand_idle_clients_disturb_nobody(run: Run) -> None:
@@ -127,21 +122,18 @@ def test_a_thousand_idle_clients_disturb_nobody(run: Run) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_connection_has_so_many_calls_at_a_time_and_others_have_theirs(run: Run) -> None:
+@with_door()
+async def test_a_connection_has_so_many_calls_at_a_time_and_others_have_theirs(place: Place) -> None:
     limit = answering.CALLS_OF_ONE
-
-    async def work(place: Place) -> None:
-        async with place.dial("req") as greedy:
-            for number in range(limit + 10):
-                greedy.ask(b"greeters operation=never timeout=50", number)
-            refusals = [await greedy.hear() for _ in range(10)]
-            assert {one[4:] for one in refusals} == {
-                b"429 too_many_calls retry_after=1\n%d calls at a time are the limit of a connection" % limit
-            }
-            assert await is_served(place)
-        await place.until(lambda: place.door.statistics().given_up == limit)
-
-    run(work)
+    async with place.dial("req") as greedy:
+        for number in range(limit + 10):
+            greedy.ask(b"greeters operation=never timeout=50", number)
+        refusals = [await greedy.hear() for _ in range(10)]
+        assert {one[4:] for one in refusals} == {
+            b"429 too_many_calls retry_after=1\n%d calls at a time are the limit of a connection" % limit
+        }
+        assert await is_served(place)
+    await place.until(lambda: place.door.statistics().given_up == limit)
 
 
 def test_who_does_not_take_answers_holds_up_nobody_and_is_ended(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,35 +172,31 @@ def test_of_many_who_take_no_answers_those_are_ended_that_keep_the_door_longest(
     run(work)
 
 
-def test_half_a_message_holds_up_nobody(run: Run) -> None:
-    async def work(place: Place) -> None:
-        async with AsyncExitStack() as stack:
-            for protocol in ("req", "surveyor", "push"):
-                for size in (3, 9, 200):
-                    raw = await stack.enter_async_context(place.dial(protocol))
-                    raw.writer.write(framed(bytes(300))[:size])
-            assert await is_served(place)
-
-    run(work)
-
-
-def test_what_is_no_nng_or_another_protocol_costs_its_connection(run: Run) -> None:
-    async def work(place: Place) -> None:
-        for protocol in GREETINGS:
-            for greeting in (
-                b"GET / HTTP/1.1\r\n\r\n",
-                b"\0SP\0\0\x10\0\0",
-                b"\x16\x03\x01" + bytes(300),
-                b"\0SP\1" + bytes(8),
-            ):
-                async with place.dial(protocol, greeting) as raw:
-                    assert await raw.is_ended()
+@with_door()
+async def test_half_a_message_holds_up_nobody(place: Place) -> None:
+    async with AsyncExitStack() as stack:
+        for protocol in ("req", "surveyor", "push"):
+            for size in (3, 9, 200):
+                raw = await stack.enter_async_context(place.dial(protocol))
+                raw.writer.write(framed(bytes(300))[:size])
         assert await is_served(place)
-        for protocol in GREETINGS:
-            await place.connected(protocol, 0)
-        assert place.door.statistics().turned_away == 0
 
-    run(work)
+
+@with_door()
+async def test_what_is_no_nng_or_another_protocol_costs_its_connection(place: Place) -> None:
+    for protocol in GREETINGS:
+        for greeting in (
+            b"GET / HTTP/1.1\r\n\r\n",
+            b"\0SP\0\0\x10\0\0",
+            b"\x16\x03\x01" + bytes(300),
+            b"\0SP\1" + bytes(8),
+        ):
+            async with place.dial(protocol, greeting) as raw:
+                assert await raw.is_ended()
+    assert await is_served(place)
+    for protocol in GREETINGS:
+        await place.connected(protocol, 0)
+    assert place.door.statistics().turned_away == 0
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -278,33 +266,29 @@ def test_an_answer_that_fails_costs_one_message(
     assert caplog.text.count("an answer has failed, and begins anew") == 2
 
 
-def test_no_file_is_taken_away_to_listen(run: Run, tmp_path: Path) -> None:
-    async def work(place: Place) -> None:
-        (tmp_path / "x.push").write_text("precious")
-        (tmp_path / "y.sub").symlink_to(tmp_path / "x.push")
-        for name in ("x", "y"):
-            with pytest.raises(ConfigError, match="there is a file that is no socket: move it, or give another path"):
-                async with open_nng_door(place.node, place.clients, f"ipc://{tmp_path}/{name}", "tools"):
-                    pass
-        assert (tmp_path / "x.push").read_text() == "precious"
-        assert (tmp_path / "y.sub").is_symlink()
-        assert await is_served(place)
-
-    run(work)
+@with_door()
+async def test_no_file_is_taken_away_to_listen(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "x.push").write_text("precious")
+    (tmp_path / "y.sub").symlink_to(tmp_path / "x.push")
+    for name in ("x", "y"):
+        with pytest.raises(ConfigError, match="there is a file that is no socket: move it, or give another path"):
+            async with open_nng_door(place.node, place.clients, f"ipc://{tmp_path}/{name}", "tools"):
+                pass
+    assert (tmp_path / "x.push").read_text() == "precious"
+    assert (tmp_path / "y.sub").is_symlink()
+    assert await is_served(place)
 
 
-def test_a_door_that_closes_stops_what_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        async with open_place(tmp_path) as place:
-            asking = [asyncio.ensure_future(place.ask(b"greeters operation=never timeout=50")) for _ in range(3)]
-            await place.until(lambda: place.door.statistics().connections["req"] == 3)
-            await place.counted.working.wait()
-        for one in asking:
-            one.cancel()
-        await asyncio.wait(asking)
-        assert place.counted.stopped
-
-    run_in_realm(tmp_path, monkeypatch, main)
+@in_realm
+async def test_a_door_that_closes_stops_what_it_does(tmp_path: Path) -> None:
+    async with open_place(tmp_path) as place:
+        asking = [asyncio.ensure_future(place.ask(b"greeters operation=never timeout=50")) for _ in range(3)]
+        await place.until(lambda: place.door.statistics().connections["req"] == 3)
+        await place.counted.working.wait()
+    for one in asking:
+        one.cancel()
+    await asyncio.wait(asking)
+    assert place.counted.stopped
 
 
 @pytest.mark.parametrize(
@@ -319,24 +303,20 @@ def test_a_door_that_closes_stops_what_it_does(tmp_path: Path, monkeypatch: pyte
         ("ipc:///no/such/directory/door", "cannot listen at ipc:///no/such/directory/door.req"),
     ],
 )
-def test_where_a_door_cannot_be_is_told(run: Run, url: str, text: str) -> None:
-    async def work(place: Place) -> None:
-        with pytest.raises(ConfigError, match=text):
-            async with open_nng_door(place.node, place.clients, url, "tools"):
-                pass
-        with pytest.raises(ConfigError, match="there is no client nobody"):
-            async with open_nng_door(place.node, place.clients, "ipc:///x", "nobody"):
-                pass
-
-    run(work)
+@with_door()
+async def test_where_a_door_cannot_be_is_told(place: Place, url: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        async with open_nng_door(place.node, place.clients, url, "tools"):
+            pass
+    with pytest.raises(ConfigError, match="there is no client nobody"):
+        async with open_nng_door(place.node, place.clients, "ipc:///x", "nobody"):
+            pass
 
 
-def test_where_another_door_listens_none_is_opened_and_that_one_stays(run: Run) -> None:
-    async def work(place: Place) -> None:
-        url = place.door.addresses["req"].removesuffix(".req")
-        with pytest.raises(ConfigError, match=r"cannot listen at .*in use"):
-            async with open_nng_door(place.node, place.clients, url, "tools"):
-                pass
-        assert await is_served(place)
-
-    run(work)
+@with_door()
+async def test_where_another_door_listens_none_is_opened_and_that_one_stays(place: Place) -> None:
+    url = place.door.addresses["req"].removesuffix(".req")
+    with pytest.raises(ConfigError, match=r"cannot listen at .*in use"):
+        async with open_nng_door(place.node, place.clients, url, "tools"):
+            pass
+    assert await is_served(place)

@@ -16,7 +16,7 @@ from iris.doors.nng import counters, events
 from iris.doors.nng.events import TopicNumbers
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
 from tests.doors.nng.place import Place
-from tests.support.doors import Run
+from tests.support.doors import Run, with_door
 
 EVENT = re.compile(
     rb"(\S+) (bytes|text|json|msgpack) id=([0-9a-f]{8})-(\d+)(?: missed=(\d+))?( retained=true)?\n(.*)", re.DOTALL
@@ -55,56 +55,50 @@ async def until_followed(place: Place, topic: str) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_what_is_pushed_is_published_and_what_is_published_is_followed(run: Run) -> None:
-    async def work(place: Place) -> None:
-        with await following(place, b"orders.", b"all ") as sub, await place.socket(pynng.Push0, "push") as push:
-            await until_followed(place, "other")
-            async with place.member.subscribe("orders.>") as events:
-                await push.asend(b'orders.tea json\n{"n": 1}')
-                event = await anext(events)
-                assert (event.topic, event.payload, dict(event.headers)) == (
-                    "orders.tea", {"n": 1}, {"iris-client": "tools"},
-                )  # fmt: skip
-            assert await event_at(sub) == ("orders.tea", "json", 1, 0, b'{"n":1}')
-            await place.member.publish("orders.milk", "white")
-            await place.member.publish("orders", b"not below it")
-            await place.member.publish("allotment", b"another topic")
-            await place.member.publish("orders.tea", b"\x00\n")
-            await place.member.publish("all", None)
-            assert await event_at(sub) == ("orders.milk", "text", 1, 0, b"white")
-            assert await event_at(sub) == ("orders.tea", "bytes", 2, 0, b"\x00\n")
-            assert await event_at(sub) == ("all", "json", 1, 0, b"null")
-            assert place.door.statistics().published == 1
-
-    run(work)
+@with_door()
+async def test_what_is_pushed_is_published_and_what_is_published_is_followed(place: Place) -> None:
+    with await following(place, b"orders.", b"all ") as sub, await place.socket(pynng.Push0, "push") as push:
+        await until_followed(place, "other")
+        async with place.member.subscribe("orders.>") as events:
+            await push.asend(b'orders.tea json\n{"n": 1}')
+            event = await anext(events)
+            assert (event.topic, event.payload, dict(event.headers)) == (
+                "orders.tea", {"n": 1}, {"iris-client": "tools"},
+            )  # fmt: skip
+        assert await event_at(sub) == ("orders.tea", "json", 1, 0, b'{"n":1}')
+        await place.member.publish("orders.milk", "white")
+        await place.member.publish("orders", b"not below it")
+        await place.member.publish("allotment", b"another topic")
+        await place.member.publish("orders.tea", b"\x00\n")
+        await place.member.publish("all", None)
+        assert await event_at(sub) == ("orders.milk", "text", 1, 0, b"white")
+        assert await event_at(sub) == ("orders.tea", "bytes", 2, 0, b"\x00\n")
+        assert await event_at(sub) == ("all", "json", 1, 0, b"null")
+        assert place.door.statistics().published == 1
 
 
-def test_an_event_that_is_kept_says_so(run: Run) -> None:
-    async def work(place: Place) -> None:
-        with await place.socket(pynng.Push0, "push") as push:
-            await push.asend(b"kept retain=true\nx")
-            await place.until(lambda: place.door.statistics().published)
-            async with place.member.subscribe("kept") as events:
-                event = await anext(events)
-                assert (event.payload, event.retained) == (b"x", True)
-
-    run(work)
+@with_door()
+async def test_an_event_that_is_kept_says_so(place: Place) -> None:
+    with await place.socket(pynng.Push0, "push") as push:
+        await push.asend(b"kept retain=true\nx")
+        await place.until(lambda: place.door.statistics().published)
+        async with place.member.subscribe("kept") as events:
+            event = await anext(events)
+            assert (event.payload, event.retained) == (b"x", True)
 
 
-def test_events_that_several_patterns_match_come_once_and_those_of_others_never(run: Run) -> None:
-    async def work(place: Place) -> None:
-        with await following(place, b"") as sub:
-            await until_followed(place, "a.b")
-            await until_followed(place, "a.c")
-            for topic in ("x.y", "a.b", "c.d", "a.c", "c.b", "a.end", "end.b"):
-                await place.member.publish(topic, topic)
-            seen: list[str] = []
-            while not {"a.end", "end.b"} <= set(seen):
-                topic, form, *_ = await event_at(sub)
-                seen += [topic] if form == "text" else []
-            assert sorted(seen) == ["a.b", "a.c", "a.end", "c.b", "end.b"]
-
-    run(work, rights={"subscribe": ("a.*", "*.b", "a.b")})
+@with_door(rights={"subscribe": ("a.*", "*.b", "a.b")})
+async def test_events_that_several_patterns_match_come_once_and_those_of_others_never(place: Place) -> None:
+    with await following(place, b"") as sub:
+        await until_followed(place, "a.b")
+        await until_followed(place, "a.c")
+        for topic in ("x.y", "a.b", "c.d", "a.c", "c.b", "a.end", "end.b"):
+            await place.member.publish(topic, topic)
+        seen: list[str] = []
+        while not {"a.end", "end.b"} <= set(seen):
+            topic, form, *_ = await event_at(sub)
+            seen += [topic] if form == "text" else []
+        assert sorted(seen) == ["a.b", "a.c", "a.end", "c.b", "end.b"]
 
 
 def test_what_may_not_be_pushed_is_counted_and_in_the_log(run: Run, caplog: pytest.LogCaptureFixture) -> None:
@@ -132,55 +126,50 @@ def test_what_may_not_be_pushed_is_counted_and_in_the_log(run: Run, caplog: pyte
     assert "client tools may not publish 'secret.plans' (logged once" in told[0]
 
 
-def test_who_does_not_read_loses_events_and_sees_which_and_holds_up_nobody(run: Run) -> None:
+@with_door()
+async def test_who_does_not_read_loses_events_and_sees_which_and_holds_up_nobody(place: Place) -> None:
     total = 2000
-
-    async def work(place: Place) -> None:
-        async with place.dial("sub") as raw:
-            raw.stop_reading()
-            with await following(place, b"a ", count=2, recv_buffer_size=8192) as sub:
-                await until_followed(place, "b")
-                for number in range(total):
-                    await place.member.publish("a", b"%d " % number + bytes(1000))
-                    if number % 32 == 0:
-                        await asyncio.sleep(0.001)
-                seen = lost = last = 0
-                while last < total:
-                    _, _, number, missed, payload = await event_at(sub)
-                    assert payload.startswith(b"%d " % (number - 1))
-                    assert missed == 0
-                    lost, seen, last = lost + number - last - 1, seen + 1, number
-                assert seen + lost == total
-                assert lost < total / 2
-                told = place.door.statistics()
-                assert (told.followed >= total, told.missed) == (True, 0)
-                assert told.unread >= total - 2 * 256 - 600  # what waits in nng and in the buffers of the system
-        await place.connected("sub", 0)
-        assert place.door.statistics().unread >= total - 600
-
-    run(work)
-
-
-def test_what_the_door_itself_misses_is_told_with_the_next_event(run: Run) -> None:
-    async def work(place: Place) -> None:
-        with await following(place, b"a ", recv_buffer_size=8192) as sub:
+    async with place.dial("sub") as raw:
+        raw.stop_reading()
+        with await following(place, b"a ", count=2, recv_buffer_size=8192) as sub:
             await until_followed(place, "b")
-            await until_followed(place, "a")
-            published = seen = missed_in_all = 0
-            while not missed_in_all:  # unless the door is as quick as they come
-                for _ in range(1000):
-                    await place.member.publish("a", published)
-                    published += 1
-                payload = b""
-                while payload != b"%d" % (published - 1):
-                    _, _, _, missed, payload = await event_at(sub)
-                    if payload == b"":  # of those until it followed
-                        continue
-                    seen, missed_in_all = seen + 1, missed_in_all + missed
-                    assert int(payload) == seen + missed_in_all - 1
-            assert missed_in_all == place.door.statistics().missed
+            for number in range(total):
+                await place.member.publish("a", b"%d " % number + bytes(1000))
+                if number % 32 == 0:
+                    await asyncio.sleep(0.001)
+            seen = lost = last = 0
+            while last < total:
+                _, _, number, missed, payload = await event_at(sub)
+                assert payload.startswith(b"%d " % (number - 1))
+                assert missed == 0
+                lost, seen, last = lost + number - last - 1, seen + 1, number
+            assert seen + lost == total
+            assert lost < total / 2
+            told = place.door.statistics()
+            assert (told.followed >= total, told.missed) == (True, 0)
+            assert told.unread >= total - 2 * 256 - 600  # what waits in nng and in the buffers of the system
+    await place.connected("sub", 0)
+    assert place.door.statistics().unread >= total - 600
 
-    run(work, limits=ClientLimits(waiting=SubscriptionLimits(events=16, bytes=1 << 20)))
+
+@with_door(limits=ClientLimits(waiting=SubscriptionLimits(events=16, bytes=1 << 20)))
+async def test_what_the_door_itself_misses_is_told_with_the_next_event(place: Place) -> None:
+    with await following(place, b"a ", recv_buffer_size=8192) as sub:
+        await until_followed(place, "b")
+        await until_followed(place, "a")
+        published = seen = missed_in_all = 0
+        while not missed_in_all:  # unless the door is as quick as they come
+            for _ in range(1000):
+                await place.member.publish("a", published)
+                published += 1
+            payload = b""
+            while payload != b"%d" % (published - 1):
+                _, _, _, missed, payload = await event_at(sub)
+                if payload == b"":  # of those until it followed
+                    continue
+                seen, missed_in_all = seen + 1, missed_in_all + missed
+                assert int(payload) == seen + missed_in_all - 1
+        assert missed_in_all == place.door.statistics().missed
 
 
 def test_an_event_that_fails_is_a_gap_and_in_the_log_and_the_next_one_comes(
@@ -264,24 +253,23 @@ def test_who_takes_nothing_is_ended_and_who_reads_is_not(run: Run, monkeypatch: 
 
 
 @pytest.mark.parametrize(("size", "most"), [(1_000_000, 16), (100_000, 167), (1000, 256)])
-def test_what_waits_for_those_who_are_slow_is_bounded_in_bytes_and_in_messages(run: Run, size: int, most: int) -> None:
+@with_door()
+async def test_what_waits_for_those_who_are_slow_is_bounded_in_bytes_and_in_messages(
+    place: Place, size: int, most: int
+) -> None:
     total = 2 * most + 16
-
-    async def work(place: Place) -> None:
-        async with place.dial("sub") as raw:
-            raw.stop_reading()
-            await place.connected("sub")
-            await until_followed(place, "a")
-            for _ in range(total):
-                followed = place.door.statistics().followed
-                await place.member.publish("a", bytes(size))
-                while place.door.statistics().followed == followed:
-                    await asyncio.sleep(0.005)
-            on_their_way = 1 + 500_000 // size  # in the buffers of the system
-            unread = place.door.statistics().unread
-            assert total - most - on_their_way <= unread <= total
-
-    run(work)
+    async with place.dial("sub") as raw:
+        raw.stop_reading()
+        await place.connected("sub")
+        await until_followed(place, "a")
+        for _ in range(total):
+            followed = place.door.statistics().followed
+            await place.member.publish("a", bytes(size))
+            while place.door.statistics().followed == followed:
+                await asyncio.sleep(0.005)
+        on_their_way = 1 + 500_000 // size  # in the buffers of the system
+        unread = place.door.statistics().unread
+        assert total - most - on_their_way <= unread <= total
 
 
 def test_an_event_too_large_for_clients_is_a_gap(run: Run, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.doors.nng.place import Place
-from tests.support.doors import Run
+from tests.support.doors import with_door
 from tests.support.forks import bare_fork
 
 
@@ -34,14 +34,12 @@ def _left_in_a_child(addresses: set[str]) -> int:
         return told.read(1)[0]
 
 
-def test_a_child_keeps_neither_what_listens_nor_what_was_accepted(run: Run) -> None:
-    async def work(place: Place) -> None:
-        addresses = {address.removeprefix("ipc://") for address in place.door.addresses.values()}
-        async with place.dial("req") as raw, place.dial("sub"):
-            await place.connected("sub")
-            assert _open_at(addresses) == 6
-            assert _left_in_a_child(addresses) == 0
-            raw.ask(b"greeters\nx")
-            assert (await raw.hear()).endswith(b"200 bytes\nx")  # the parent serves as before
-
-    run(work)
+@with_door()
+async def test_a_child_keeps_neither_what_listens_nor_what_was_accepted(place: Place) -> None:
+    addresses = {address.removeprefix("ipc://") for address in place.door.addresses.values()}
+    async with place.dial("req") as raw, place.dial("sub"):
+        await place.connected("sub")
+        assert _open_at(addresses) == 6
+        assert _left_in_a_child(addresses) == 0
+        raw.ask(b"greeters\nx")
+        assert (await raw.hear()).endswith(b"200 bytes\nx")  # the parent serves as before

@@ -16,7 +16,8 @@ import pytest
 import iris.aio
 from iris.doors import grant
 from tests.doors.nng.place import PUBLIC, left_in
-from tests.support.doors import Counted, greeters, run_in_realm
+from tests.support.async_tests import run_in_realm
+from tests.support.doors import Counted, greeters
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.doors.nng.place import Place
-from tests.support.doors import Run
+from tests.support.doors import with_door
 
 PROGRAM = Path(__file__).parent / "mangos"
 
@@ -74,36 +74,32 @@ async def said(*command: object) -> str:
         return out.decode()
 
 
-def test_req_surveyor_push_and_sub_of_mangos(run: Run, mangos: Path) -> None:
-    async def work(place: Place) -> None:
-        at = place.door.addresses
-        assert await said(mangos, "req", at["req"], "greeters text\nworld") == "200 text\nworld\n"
-        assert (await said(mangos, "req", at["req"], "nobody")).startswith("403 not_allowed\n")
-        head, _, rest = (await said(mangos, "surveyor", at["surveyor"], "greeters text\nall")).partition("\n")
-        assert (head, [one["payload"] for one in json.loads(rest)["answers"]]) == ("200 json", ["all"])
-        async with started(mangos, "sub", at["sub"]) as following:
-            assert following.stdout is not None
-            assert await following.stdout.readline() == b"ready\n"
-            await place.connected("sub")
-            assert await said(mangos, "push", at["push"], 'orders.tea json\n{"amount": 3}') == ""
-            out, _ = await following.communicate()
-        assert re.fullmatch(r'orders.tea json id=[0-9a-f]{8}-1\n{"amount":3}\n', out.decode())
-
-    run(work, rights=RIGHTS)
+@with_door(rights=RIGHTS)
+async def test_req_surveyor_push_and_sub_of_mangos(place: Place, mangos: Path) -> None:
+    at = place.door.addresses
+    assert await said(mangos, "req", at["req"], "greeters text\nworld") == "200 text\nworld\n"
+    assert (await said(mangos, "req", at["req"], "nobody")).startswith("403 not_allowed\n")
+    head, _, rest = (await said(mangos, "surveyor", at["surveyor"], "greeters text\nall")).partition("\n")
+    assert (head, [one["payload"] for one in json.loads(rest)["answers"]]) == ("200 json", ["all"])
+    async with started(mangos, "sub", at["sub"]) as following:
+        assert following.stdout is not None
+        assert await following.stdout.readline() == b"ready\n"
+        await place.connected("sub")
+        assert await said(mangos, "push", at["push"], 'orders.tea json\n{"amount": 3}') == ""
+        out, _ = await following.communicate()
+    assert re.fullmatch(r'orders.tea json id=[0-9a-f]{8}-1\n{"amount":3}\n', out.decode())
 
 
-def test_rep_and_respondent_of_mangos_serve_until_they_are_killed(run: Run, mangos: Path) -> None:
-    async def work(place: Place) -> None:
-        at = place.door.addresses
-        async with started(mangos, "serve", at["orders.rep"], at["orders.respondent"]):
-            answers = [await place.member.request("orders", "tea", wait=30) for _ in range(40)]
-            assert {str(one).partition(":")[0] for one in answers} == {"rep", "respondent"}
-            assert {str(one).partition(": ")[2] for one in answers} == {"TEA"}
-            async with place.member.survey("orders", "all") as survey:
-                assert [str(one.payload).partition(": ")[2] async for one in survey] == ["ALL", "ALL"]
-            assert (await said(mangos, "req", at["req"], "orders text\nby mangos")).endswith(": BY MANGOS\n")
-        await place.connected("orders.rep", 0)
-        await place.connected("orders.respondent", 0)
-        assert (await said(mangos, "req", at["req"], "orders text\nx")).startswith(("404 no_such_cluster", "503 overl"))
-
-    run(work, rights=RIGHTS, serve=("orders",))
+@with_door(rights=RIGHTS, serve=("orders",))
+async def test_rep_and_respondent_of_mangos_serve_until_they_are_killed(place: Place, mangos: Path) -> None:
+    at = place.door.addresses
+    async with started(mangos, "serve", at["orders.rep"], at["orders.respondent"]):
+        answers = [await place.member.request("orders", "tea", wait=30) for _ in range(40)]
+        assert {str(one).partition(":")[0] for one in answers} == {"rep", "respondent"}
+        assert {str(one).partition(": ")[2] for one in answers} == {"TEA"}
+        async with place.member.survey("orders", "all") as survey:
+            assert [str(one.payload).partition(": ")[2] async for one in survey] == ["ALL", "ALL"]
+        assert (await said(mangos, "req", at["req"], "orders text\nby mangos")).endswith(": BY MANGOS\n")
+    await place.connected("orders.rep", 0)
+    await place.connected("orders.respondent", 0)
+    assert (await said(mangos, "req", at["req"], "orders text\nx")).startswith(("404 no_such_cluster", "503 overl"))

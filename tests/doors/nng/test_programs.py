@@ -20,8 +20,9 @@ from iris.doors.nng import open_nng_door
 from iris.kernel.errors import ConfigError
 from tests.doors.nng.certificates import Authority
 from tests.doors.nng.place import NNGCAT, PUBLIC, Place
+from tests.support.async_tests import run_in_realm
 from tests.support.consoles import run_console
-from tests.support.doors import NOW, Run, run_in_realm
+from tests.support.doors import NOW, Run
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples/doors/ask.c"

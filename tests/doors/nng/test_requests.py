@@ -13,7 +13,7 @@ from iris.doors import clients as clients_module
 from iris.doors import grant, withdraw
 from iris.doors.clients import ClientLimits
 from tests.doors.nng.place import Place
-from tests.support.doors import Run
+from tests.support.doors import Run, with_door
 
 ANSWERS = [
     (b"greeters", b"200 bytes\n"),
@@ -54,32 +54,26 @@ REFUSALS = [
 ]
 
 
-def test_a_request_is_answered_in_the_form_that_its_reply_has(run: Run) -> None:
-    async def work(place: Place) -> None:
-        for message, answer in ANSWERS:
-            assert await place.ask(message) == answer
-
-    run(work)
+@with_door()
+async def test_a_request_is_answered_in_the_form_that_its_reply_has(place: Place) -> None:
+    for message, answer in ANSWERS:
+        assert await place.ask(message) == answer
 
 
-def test_what_goes_wrong_is_told_by_a_number_a_word_and_a_text(run: Run) -> None:
-    async def work(place: Place) -> None:
-        for message, line, text in REFUSALS:
-            told, _, detail = (await place.ask(message)).partition(b"\n")
-            assert told == line, message
-            assert text in detail, message
-        assert place.door.statistics().refused.total() == len(REFUSALS) == place.door.statistics().answered
-
-    run(work)
+@with_door()
+async def test_what_goes_wrong_is_told_by_a_number_a_word_and_a_text(place: Place) -> None:
+    for message, line, text in REFUSALS:
+        told, _, detail = (await place.ask(message)).partition(b"\n")
+        assert told == line, message
+        assert text in detail, message
+    assert place.door.statistics().refused.total() == len(REFUSALS) == place.door.statistics().answered
 
 
-def test_a_client_may_ask_what_its_token_permits(run: Run) -> None:
-    async def work(place: Place) -> None:
-        assert (await place.ask(b"greeters")).startswith(b"200")
-        answer = await place.ask(b"door")
-        assert answer == b"403 not_allowed\nclient tools may not call 'door'"
-
-    run(work, rights={"call": ("greeters",)})
+@with_door(rights={"call": ("greeters",)})
+async def test_a_client_may_ask_what_its_token_permits(place: Place) -> None:
+    assert (await place.ask(b"greeters")).startswith(b"200")
+    answer = await place.ask(b"door")
+    assert answer == b"403 not_allowed\nclient tools may not call 'door'"
 
 
 def test_nobody_asks_with_a_token_that_has_ended(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,70 +93,62 @@ def test_nobody_asks_with_a_token_that_has_ended(run: Run, monkeypatch: pytest.M
     run(work)
 
 
-def test_a_survey_is_answered_once_with_what_all_say(run: Run) -> None:
-    async def work(place: Place) -> None:
-        member = str(place.member.id)
-        with await place.socket(pynng.Surveyor0, "surveyor", survey_time=30_000) as socket:
+@with_door()
+async def test_a_survey_is_answered_once_with_what_all_say(place: Place) -> None:
+    member = str(place.member.id)
+    with await place.socket(pynng.Surveyor0, "surveyor", survey_time=30_000) as socket:
 
-            async def survey(message: bytes) -> tuple[bytes, bytes]:
-                await socket.asend(message)
-                line, _, body = (await socket.arecv()).partition(b"\n")
-                return line, body
+        async def survey(message: bytes) -> tuple[bytes, bytes]:
+            await socket.asend(message)
+            line, _, body = (await socket.arecv()).partition(b"\n")
+            return line, body
 
-            line, body = await survey(b"greeters text timeout=20\nhello")
-            assert line == b"200 json"
-            assert json.loads(body) == {
-                "answers": [{"member": member, "payload": "hello"}], "ended_by": "all", "expected": 1,
-                "missing": [], "errors": {},
-            }  # fmt: skip
-            line, body = await survey(b"greeters timeout=20\n\x00")
-            assert json.loads(body)["answers"] == [{"member": member, "payload": "AA==", "encoding": "base64"}]
-            line, body = await survey(b"greeters operation=fail timeout=20")
-            told = json.loads(body)
-            assert (line, told["missing"], told["errors"][member]["code"]) == (b"200 json", [member], "error")
-            line, body = await survey(b"greeters operation=never timeout=0.1")
-            assert (line, json.loads(body)["ended_by"]) == (b"200 json", "deadline")
-            assert (await survey(b"nobody"))[0] == b"404 no_such_cluster"
-            assert (await survey(b"greeters count=x"))[0] == b"400 malformed"
-            await socket.asend(b"greeters operation=never")
-            assert json.loads((await socket.arecv()).partition(b"\n")[2])["missing"] == [member]
-
-    run(work)
+        line, body = await survey(b"greeters text timeout=20\nhello")
+        assert line == b"200 json"
+        assert json.loads(body) == {
+            "answers": [{"member": member, "payload": "hello"}], "ended_by": "all", "expected": 1,
+            "missing": [], "errors": {},
+        }  # fmt: skip
+        line, body = await survey(b"greeters timeout=20\n\x00")
+        assert json.loads(body)["answers"] == [{"member": member, "payload": "AA==", "encoding": "base64"}]
+        line, body = await survey(b"greeters operation=fail timeout=20")
+        told = json.loads(body)
+        assert (line, told["missing"], told["errors"][member]["code"]) == (b"200 json", [member], "error")
+        line, body = await survey(b"greeters operation=never timeout=0.1")
+        assert (line, json.loads(body)["ended_by"]) == (b"200 json", "deadline")
+        assert (await survey(b"nobody"))[0] == b"404 no_such_cluster"
+        assert (await survey(b"greeters count=x"))[0] == b"400 malformed"
+        await socket.asend(b"greeters operation=never")
+        assert json.loads((await socket.arecv()).partition(b"\n")[2])["missing"] == [member]
 
 
-def test_what_is_larger_than_clients_take_is_told_instead(run: Run) -> None:
-    async def work(place: Place) -> None:
-        with await place.socket(pynng.Req0, "req") as socket:
-            await socket.asend(b"greeters\n" + bytes((1 << 20) - 20))
-            assert len(await socket.arecv()) == (1 << 20) - 10
-            await socket.asend(b"greeters\n" + bytes((1 << 20) - 9))
-            assert (await socket.arecv()).startswith(b"413 too_large\nthe answer has 1048577 bytes")
-        with await place.socket(pynng.Surveyor0, "surveyor", survey_time=20_000) as socket:
-            await socket.asend(b"greeters timeout=10\n" + bytes(900_000))
-            assert (await socket.arecv()).startswith(b"413 too_large\nthe answers of 1 members")
-
-    run(work)
+@with_door()
+async def test_what_is_larger_than_clients_take_is_told_instead(place: Place) -> None:
+    with await place.socket(pynng.Req0, "req") as socket:
+        await socket.asend(b"greeters\n" + bytes((1 << 20) - 20))
+        assert len(await socket.arecv()) == (1 << 20) - 10
+        await socket.asend(b"greeters\n" + bytes((1 << 20) - 9))
+        assert (await socket.arecv()).startswith(b"413 too_large\nthe answer has 1048577 bytes")
+    with await place.socket(pynng.Surveyor0, "surveyor", survey_time=20_000) as socket:
+        await socket.asend(b"greeters timeout=10\n" + bytes(900_000))
+        assert (await socket.arecv()).startswith(b"413 too_large\nthe answers of 1 members")
 
 
-def test_many_ask_at_a_time_and_one_that_goes_stops_its_request(run: Run) -> None:
-    async def work(place: Place) -> None:
-        answers = await asyncio.gather(*(place.ask(b"greeters json\n%d" % number) for number in range(30)))
-        assert answers == [b"200 json\n%d" % number for number in range(30)]
-        async with place.dial("req") as raw:
-            raw.ask(b"greeters operation=never timeout=50")
-            await place.counted.working.wait()
-        await place.until(lambda: place.counted.stopped)
-        await place.until(lambda: place.door.statistics().given_up == 1)
-
-    run(work)
-
-
-def test_a_client_has_so_many_calls_at_a_time(run: Run) -> None:
-    async def work(place: Place) -> None:
-        waiting = asyncio.ensure_future(place.ask(b"greeters operation=never timeout=1"))
+@with_door()
+async def test_many_ask_at_a_time_and_one_that_goes_stops_its_request(place: Place) -> None:
+    answers = await asyncio.gather(*(place.ask(b"greeters json\n%d" % number) for number in range(30)))
+    assert answers == [b"200 json\n%d" % number for number in range(30)]
+    async with place.dial("req") as raw:
+        raw.ask(b"greeters operation=never timeout=50")
         await place.counted.working.wait()
-        assert (await place.ask(b"greeters")).startswith(b"429 too_many_calls retry_after=1\n")
-        assert (await waiting).startswith(b"504 timeout")
-        assert (await place.ask(b"greeters")).startswith(b"200")
+    await place.until(lambda: place.counted.stopped)
+    await place.until(lambda: place.door.statistics().given_up == 1)
 
-    run(work, limits=ClientLimits(calls=1))
+
+@with_door(limits=ClientLimits(calls=1))
+async def test_a_client_has_so_many_calls_at_a_time(place: Place) -> None:
+    waiting = asyncio.ensure_future(place.ask(b"greeters operation=never timeout=1"))
+    await place.counted.working.wait()
+    assert (await place.ask(b"greeters")).startswith(b"429 too_many_calls retry_after=1\n")
+    assert (await waiting).startswith(b"504 timeout")
+    assert (await place.ask(b"greeters")).startswith(b"200")

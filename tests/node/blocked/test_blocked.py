@@ -7,7 +7,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -24,10 +23,7 @@ COMPUTES: Final = 0.9
 
 WALL_CLOCK: Final = iris.Environment().wall_clock
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 @pytest.fixture

@@ -40,10 +40,7 @@ from iris.testing import open_network
 
 Values = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 def read(url: str) -> tuple[int, str]:

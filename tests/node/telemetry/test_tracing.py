@@ -8,7 +8,6 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from contextvars import copy_context
-from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -39,9 +38,7 @@ def spans() -> Iterator[Spans]:
         yield found
 
 
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 def store(seen: list[Mapping[str, str]] | None = None) -> iris.Service:

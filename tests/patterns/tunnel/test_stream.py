@@ -12,6 +12,7 @@ import trio.testing
 
 from iris.kernel.config import Config
 from iris.patterns.tunnel.tunnel import TunnelStream
+from tests.support.door_certificate import make_certificate
 from tests.support.tunnels import open_nodes, open_pair
 
 SMALL = Config(tunnel_window=8192, tunnel_chunk=1024, max_payload=100_000)
@@ -212,33 +213,7 @@ async def test_http_runs_over_it(autojump_clock: trio.testing.MockClock) -> None
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """A pair of contexts, for the client and the server."""
-    import datetime
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    file = tmp_path_factory.mktemp("tls") / "pem"
-    pem = certificate.public_bytes(serialization.Encoding.PEM)
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    file.write_bytes(private + pem)
+    file = make_certificate(tmp_path_factory.mktemp("tls"))
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(file)
-    client = ssl.create_default_context(cadata=pem.decode())
-    return client, server
+    return ssl.create_default_context(cafile=file), server

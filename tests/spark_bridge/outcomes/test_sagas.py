@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,47 +13,11 @@ import iris
 from iris.patterns.bridge_protocol import ClaimKey, KeyAnswer
 from iris.patterns.service.outcomes import KeyClaims
 from iris.spark_bridge.server.bridge import open_bridge
-from iris.testing import Network, open_network
+from iris.testing import open_network
+from tests.support.sagas import open_shops, shop
 
 DONE = ["stock.do 7", "money.do 7", "truck.do 7"]
 UNDONE = ["money.undo 7", "stock.undo 7"]
-
-
-def shop(name: str, calls: list[str], *, fails: bool = False, undo_fails: bool = False) -> iris.Service:
-    service = iris.Service(name, outcomes=iris.Outcomes(rerun=True))
-
-    @service.request("do")
-    async def do(request: iris.Request) -> str:
-        calls.append(f"{name}.do {request.payload}")
-        if fails:
-            raise iris.RemoteError("none_left", "not this week")
-        return name
-
-    @service.request("undo")
-    async def undo(request: iris.Request) -> None:
-        calls.append(f"{name}.undo {request.payload}")
-        if undo_fails:
-            raise iris.RemoteError("stuck", "it is gone")
-
-    return service
-
-
-@asynccontextmanager
-async def open_shops(
-    network: Network, directory: Path, calls: list[str], **options: Any
-) -> AsyncIterator[tuple[iris.Node, iris.Node]]:
-    """A bridge, three services, and two nodes that run sagas."""
-    async with AsyncExitStack() as stack:
-        bridge = await stack.enter_async_context(network.open_node("bridge"))
-        await stack.enter_async_context(open_bridge(bridge, topics=["t.>"], directory=directory))
-        served = await stack.enter_async_context(network.open_node("shops"))
-        for name in ("stock", "money", "truck"):
-            await stack.enter_async_context(served.join(name, shop(name, calls, **options.get(name, {}))))
-        desks = [await stack.enter_async_context(network.open_node("desk")) for _ in range(2)]
-        for desk in desks:
-            await desk.wait_for("truck")
-            await desk.wait_for("bridge")
-        yield desks[0], desks[1]
 
 
 async def order(node: iris.Node, upto: int = 3, **options: Any) -> list[Any]:

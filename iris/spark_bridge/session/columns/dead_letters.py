@@ -31,7 +31,7 @@ _BLOCK: Final = 16
 _MOST: Final = 256
 """Topics that one read may name; where letters are on more of them, all letters are read."""
 _LONGEST: Final = f"{2**31 - 1}.{2**63 - 1 >> _BLOCK}"
-"""What may follow the topic: the greatest shard and block."""
+"""Greatest shard and block, which may follow the topic."""
 
 
 def dead_letters(topic: str, **options: str) -> Callable[[DataFrame, int], None]:
