@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def test_the_log_of_a_bridge_that_was_killed_is_free_beside_a_child_that_lives(t
 
 HELD: dict[str, Callable[[Path], Any]] = {
     "file": lambda path: locked(path / "lock", "lock", 0.2),
-    "directory": listener._locked,
+    "directory": partial(listener._locked, shared=False),
 }
 
 

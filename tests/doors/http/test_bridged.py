@@ -264,13 +264,11 @@ async def test_by_http_nothing_is_done_without_the_right(place: Place) -> None:
 
 
 @pytest.mark.parametrize(("method", "path"), [("POST", "put/a.+"), ("GET", "queue/a.+")])
-def test_a_name_that_no_queue_can_have_is_named(run: Run, method: str, path: str) -> None:
-    async def work(place: Place) -> None:
-        refused = await place.fetch(method, f"/{path}")
-        assert (refused.status, refused.json()["code"]) == (400, "malformed")
-        assert refused.json()["detail"].startswith("name is 'a.+': use a topic, tokens joined by dots")
-
-    run(work, rights={"publish": ("a.>",), "take": ("a.>",)})
+@with_door(rights={"publish": ("a.>",), "take": ("a.>",)})
+async def test_a_name_that_no_queue_can_have_is_named(place: Place, method: str, path: str) -> None:
+    refused = await place.fetch(method, f"/{path}")
+    assert (refused.status, refused.json()["code"]) == (400, "malformed")
+    assert refused.json()["detail"].startswith("name is 'a.+': use a topic, tokens joined by dots")
 
 
 @pytest.mark.parametrize("path", ["take/jobs?wait=0.1", "read?topic=orders.tea&wait=0.1", "lease/door/leader?wait=0.1"])
