@@ -16,6 +16,7 @@ import hashlib
 import itertools
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, final
 
 import iris.aio
@@ -61,7 +62,6 @@ class OtherDoors:
         """Take what other doors say, until cancelled."""
         try:
             async with self._node.subscribe(TOPIC, allow=(self._node.name,)) as events, asyncio.TaskGroup() as tasks:
-                await self._node.publish(TOPIC, {})  # so that all other doors are linked, and known, from now on
                 async for event in events:
                     if isinstance(event.payload, dict) and CLIENT_HEADER not in event.headers:
                         self._receive(event, tasks)
@@ -71,7 +71,10 @@ class OtherDoors:
 
     async def end_elsewhere(self, key: str) -> None:
         """Have other doors end the connection of a key; return when they have, or do not answer in time."""
-        others = self._node._inner._pubsub.subscribers_of(TOPIC) - {self._node.id} - self._silent
+        pubsub = self._node._inner._pubsub
+        if pubsub.subscriber_links.pending(TOPIC):
+            await self._node._guest.call(partial(pubsub.subscriber_links.reach, TOPIC))
+        others = pubsub.subscribers_of(TOPIC) - {self._node.id} - self._silent
         if not others:
             return
         number, answered = next(self._numbers), asyncio.Event()

@@ -673,7 +673,7 @@ class Announce(Message, tag=0x5A):
     number: Count
     left: Count
     """Milliseconds for which the sender waits for the answer."""
-    roots: Annotated[tuple[Name, ...], Meta(max_length=64)]
+    roots: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=64)]
 
 
 class AnnounceReached(Message, tag=0x5B):

@@ -430,7 +430,8 @@ class PubSub(PeerObserver):
     async def wait_interest_exchanged(self) -> None:
         """Wait until every present peer has sent its interest and has confirmed this node's.
 
-        From then on publishers are announced to this node.  Peers that do not answer are passed over after ``Config.subscribe_timeout``.
+        From then on publishers are announced to this node.  Peers that do not answer are passed over after
+        ``Config.subscribe_timeout``.
         """
         self._announcements.begin()
         with trio.move_on_after(self._config.subscribe_timeout):

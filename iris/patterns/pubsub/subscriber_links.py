@@ -149,11 +149,15 @@ class SubscriberLinks:
         # What may not be published on is announced to nobody; ``publish`` says so.
         rights = self._mesh.identity.certificate.rights
         if isinstance(topic, str) and is_topic(topic) and "/" not in topic and rights.may_publish(topic):
-            began = trio.current_time()
+            root = self._root_of(topic)
+            if root not in self._roots and self._are_all_linked():
+                self._announcements.announce(root)
+                self._roots[root] = None
             if not self._is_ready(topic):
-                await self._announce(self._root_of(topic), math.inf if within is None else within / 2)
-            if within is not None:
-                within = max(within - (trio.current_time() - began), 0.001)
+                began = trio.current_time()
+                await self._announce(root, math.inf if within is None else within / 2)
+                if within is not None:
+                    within = max(within - (trio.current_time() - began), 0.001)
         if self._remote is not None and self._remote.pending(topic):
             return await self._remote.reach(topic, within=within)
         return math.inf if within is None else within
@@ -162,6 +166,13 @@ class SubscriberLinks:
         """Begin to link to the subscribers of a topic at other sites that are not linked yet, without waiting."""
         if self._remote is not None:
             self._remote.begin(topic)
+
+    def _are_all_linked(self) -> bool:
+        """Return whether all are linked, in a small realm, and have said what they subscribe to."""
+        if len(self._members.others()) > PARTNERS:
+            return False
+        nodes, peers = self._members_and_peers(), self._mesh.peers
+        return not self._unlinked(nodes) and all(node not in peers or self._interest.is_whole(node) for node in nodes)
 
     async def _announce(self, root: str, within: float) -> None:
         """Announce a root, and hear of all who may hear what they subscribe to.
