@@ -233,7 +233,7 @@ def test_a_realm_is_rolled_member_by_member_under_load_and_back_and_nothing_fail
             member.launch(release)
         for member in members:
             member.wait_ready()
-        loads = []
+        loads: list[Member] = []
         for name, iris in (("tree", ROOT), ("release", release)):
             program = ["tests.support.programs.rolled", name, str(directory / "done"), str(directory / f"{name}.json")]
             load = Member(
