@@ -58,7 +58,8 @@ async def curl(place: Place, path: str, body: object, *headers: str, token: str 
 @with_door()
 async def test_a_request_with_a_key_is_done_once_for_each_client(place: Place, tmp_path: Path) -> None:
     key = 'Idempotency-Key: "order-7"'
-    other = grant(tmp_path / "tokens", "other", call=(">",))
+    other = grant(place.tokens, "other", call=(">",))
+    place.clients.reload()
     bank = Bank()
     async with (
         iris.aio.open_node("bridge") as serving,
