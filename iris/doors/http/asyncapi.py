@@ -45,7 +45,7 @@ def document() -> Schema:
         ),
     }  # fmt: skip
     for name, what in (("request", "cluster"), ("survey", "cluster"), ("broadcast", "cluster"), ("publish", "topic")):
-        sent = {
+        sent: Schema = {
             "payload": {"summary": "A payload, by its content type JSON, text, MessagePack or bytes.", "payload": {}}
         }
         channels[name] = _channel(f"/{name}/{{{what}}}", _DONE[name], sent)

@@ -12,7 +12,6 @@ import pynng
 import pytest
 
 import iris
-import iris.aio
 from iris.doors import withdraw
 from iris.doors.nng import open_nng_door
 from iris.doors.nng.messages import MAX_SENT, read_answer
