@@ -33,6 +33,9 @@ from iris.patterns.picker import MemberDirectory, nobody_serves
 _STALLED: Final = 0.25
 """Seconds without progress after which a link no longer slows those who broadcast."""
 
+_AT_ONCE: Final = 64
+"""Messages after which a caller that had not to wait does, so that others have a turn."""
+
 _ASK_AFTER: Final = 0.1
 """Seconds without credit after which a member is asked for it: one that is at work reports by itself before."""
 
@@ -93,6 +96,8 @@ class Broadcasts(PeerObserver):
         self._relays = relays
         self._ledger = ledger
         self._lanes: dict[str, _Lane] = {}
+        self._at_once = 0
+        """Messages since a caller had to wait."""
         self._highest = 0
         """Position that no evicted flow has passed: members keep such flows longer than this node."""
         mesh.register(kinds.BroadcastCredit, self._receive_credit)
@@ -150,8 +155,13 @@ class Broadcasts(PeerObserver):
     ) -> bool:
         """Broadcast a message if nothing has to be waited for; return whether it is sent.
 
-        Any code of the node's thread may call it, a task or not.
+        Any code of the node's thread may call it, a task or not.  The links may have no turn meanwhile, and without one
+        they would stall, and copies be lost: so a caller has to wait now and then.
         """
+        self._at_once += 1
+        if self._at_once >= _AT_ONCE:
+            self._at_once = 0
+            return False
         body = encoded(payload, self._config.max_payload)
         flat = wire.encode_headers(headers, self._config.max_headers)
         members = self._members(cluster)

@@ -400,6 +400,17 @@ async def test_a_survey_of_one_answer_takes_the_first_and_more_than_there_are_ta
             assert len(answers.asked) - len(answers.missing) == len(gathered)
 
 
+async def test_who_broadcasts_without_waiting_waits_now_and_then(autojump_clock: MockClock) -> None:
+    """Links that have no turn seem to stand still, and what stands still loses its copies."""
+    async with open_stage() as stage:
+        caches = Caches()
+        await caches.start(stage, 1)
+        shop = await stage.node("shop", seeds=["cache-0"])
+        await shop.wait_for("cache")
+        sent = [shop._broadcast_at_once("cache", number, None) for number in range(128)]
+        assert [number for number, at_once in enumerate(sent) if not at_once] == [63, 127]
+
+
 async def test_a_member_that_is_not_linked_is_in_the_errors_and_among_the_lost(autojump_clock: MockClock) -> None:
     """One that others reach, and only the caller does not."""
     async with open_stage() as stage:
