@@ -14,7 +14,12 @@ rm -f -- *.cdx.json SHA256SUMS SHA256SUMS.sig
 "$1" environment --output-reproducible --output-format JSON \
     --pyproject ../pyproject.toml --output-file "$release.cdx.json" "$2"
 if [ -n "${IRIS_IMAGE:-}" ]; then
-    syft scan --quiet --source-name iris --select-catalogers -file --output "cyclonedx-json=$release-image.cdx.json" "$IRIS_IMAGE"
+    # Without the time and the random number that Syft writes: of the same image comes the same SBOM.
+    syft scan --quiet --source-name iris --select-catalogers -file --output cyclonedx-json "$IRIS_IMAGE" | "$2" -c '
+import json, sys
+made = json.load(sys.stdin)
+del made["serialNumber"], made["metadata"]["timestamp"]
+json.dump(made, sys.stdout, indent=1)' > "$release-image.cdx.json"
 fi
 sha256sum -- "$release"* > SHA256SUMS
 ssh-keygen -q -Y sign -f "$IRIS_SIGNING_KEY" -n iris-release SHA256SUMS
