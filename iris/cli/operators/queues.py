@@ -29,8 +29,7 @@ from iris.patterns.bridge_protocol import (
     read_answer,
     read_reply,
 )
-from iris.patterns.pubsub.queues import DEAD_SUFFIX, OWN_HEADERS, Job, decode_value_untrusted
-from iris.patterns.pubsub.queues.work_queue import WorkQueue
+from iris.patterns.pubsub.queues import DEAD_SUFFIX, OWN_HEADERS, Job, WorkQueue, decode_value_untrusted
 
 R = TypeVar("R")
 Verb = TypeVar("Verb", bound=Callable[..., object])

@@ -16,7 +16,7 @@ from iris.doors.http.jobs import take_jobs
 from iris.doors.http.leases import hold_lease
 from iris.doors.http.log import read_log
 from iris.doors.options import PUT, QUEUE, Readers
-from iris.patterns.pubsub.queues.work_queue import check_queue
+from iris.patterns.pubsub.queues import check_queue
 
 
 class Caller(Protocol):

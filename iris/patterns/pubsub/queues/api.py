@@ -8,7 +8,7 @@ from iris.patterns.pubsub.queues.job import Job
 from iris.patterns.pubsub.queues.member_stream import decode_value_untrusted
 from iris.patterns.pubsub.queues.terms import (
     DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PLACE, DEAD_QUEUE, DEAD_SUFFIX, DELAY, MAX_DELAY, MAX_PRIORITY, OWN_HEADERS,
-    PRIORITY,
+    PRIORITY, check_queue,
 )  # fmt: skip
 from iris.patterns.pubsub.queues.work_queue import WorkQueue, open_work_queue
 from iris.patterns.pubsub.queues.worker import JobWorker
@@ -17,5 +17,5 @@ __all__ = (
     "DEAD_ATTEMPTS", "DEAD_ERROR", "DEAD_PLACE", "DEAD_QUEUE", "DEAD_SUFFIX", "DELAY", "MAX_DELAY", "MAX_PRIORITY",
     "OWN_HEADERS", "PRIORITY",
     "BridgeMembers", "BridgeUser", "Consumer", "Job", "JobWorker", "LogBatch", "LogEvent", "Start", "WorkQueue",
-    "decode_value_untrusted", "drop_group", "open_consumer", "open_work_queue",
+    "check_queue", "decode_value_untrusted", "drop_group", "open_consumer", "open_work_queue",
 )  # fmt: skip

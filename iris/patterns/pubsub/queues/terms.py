@@ -7,6 +7,7 @@ from typing import Final
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.numerals import as_float, as_whole, shown
+from iris.kernel.topic_syntax import is_own_topic
 
 DEAD_SUFFIX: Final = ".dead"
 """Behind the name of a queue: the topic of its dead letters, unless another one is given."""
@@ -26,6 +27,12 @@ OWN_HEADERS: Final = frozenset({DEAD_QUEUE, DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PLAC
 
 MAX_PRIORITY: Final = 9
 MAX_DELAY: Final = 10 * 365 * 24 * 3600.0
+
+
+def check_queue(text: str, what: str) -> None:
+    """Raise ConfigError unless a text can name a queue."""
+    if not is_own_topic(text):
+        raise ConfigError(f"{what} is {shown(text)}: use a topic, tokens joined by dots, without '/', '+' or '#'")
 
 
 def check_whole(value: object, name: str, least: int, most: int) -> int:

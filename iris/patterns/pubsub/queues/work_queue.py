@@ -10,9 +10,7 @@ import trio
 from msgspec.structs import replace
 
 from iris.kernel.errors import ConfigError, summary_of
-from iris.kernel.numerals import shown
 from iris.kernel.tasks import checkpointed, open_background
-from iris.kernel.topic_syntax import is_own_topic
 from iris.patterns.bridge_protocol import (
     GROUP,
     MAX_ATTEMPTS,
@@ -30,6 +28,7 @@ from iris.patterns.pubsub.queues.terms import (
     MAX_DELAY,
     MAX_PRIORITY,
     PRIORITY,
+    check_queue,
     check_seconds,
     check_whole,
     seconds_text,
@@ -127,12 +126,6 @@ class WorkQueue:
                     nursery.start_soon(worker._finish)
         for worker in self._workers:
             worker._close()
-
-
-def check_queue(text: str, what: str) -> None:
-    """Raise ConfigError unless a text can name a queue."""
-    if not is_own_topic(text):
-        raise ConfigError(f"{what} is {shown(text)}: use a topic, tokens joined by dots, without '/', '+' or '#'")
 
 
 @asynccontextmanager
