@@ -272,6 +272,8 @@ def main() -> int:
             page(url, token, profile, takes)
         case ["member", name, takes]:
             asyncio.run(member(name, takes))
+        case _:
+            pass  # not one of the processes that it starts
     what = given.what or ["idle", "balance", "killed"]
     passed = True
     with opened(given.takes) as place:

@@ -105,7 +105,10 @@ def test_two_that_have_done_a_job_are_told_when_that_is_on_the_disk_and_not_befo
 async def test_a_worker_goes_on_when_a_job_in_its_hand_was_done_by_one_that_was_cut_off(tmp_path: Path) -> None:
     """The worker that was cut off had begun the job, and the bridge had no report of that."""
     done: list[Any] = []
-    terms = {"group": "queue/work", "limit": 1, "lease": 60.0, "attempts": 5, "dead": "work.dead", "backoff": 1.0}
+    terms: dict[str, object] = {
+        "group": "queue/work", "limit": 1, "lease": 60.0, "attempts": 5, "dead": "work.dead", "backoff": 1.0,
+        "held": [],
+    }  # fmt: skip
     free = trio.Event()
     async with (
         open_network() as network,
@@ -123,7 +126,7 @@ async def test_a_worker_goes_on_when_a_job_in_its_hand_was_done_by_one_that_was_
         message: dict[str, Any] = {}
         with suppress(ValueError):
             async with cut.open_tunnel("bridge", operation="take") as tunnel:
-                await tunnel.send(terms | {"held": []})
+                await tunnel.send(terms)
                 while "jobs" not in (message := await tunnel.receive()):
                     pass
                 raise ValueError  # its link breaks

@@ -423,6 +423,7 @@ async def test_a_malformed_broadcast_is_refused_and_the_next_one_is_heard(
 async def test_broadcasts_that_wait_are_not_decoded_until_it_is_their_turn(autojump_clock: MockClock) -> None:
     """A payload of empty lists takes many times its bytes as a value."""
     heard: list[object] = []
+    empty: list[list[object]] = [[], []]
     gate = trio.Event()
     store = iris.Service("store")
 
@@ -434,13 +435,13 @@ async def test_broadcasts_that_wait_are_not_decoded_until_it_is_their_turn(autoj
     async with open_stage() as stage:
         member, shop = await stage.pair(store)
         for _ in range(3):
-            await shop.broadcast("store", [[], []])
+            await shop.broadcast("store", empty)
         await trio.sleep(IN_FLIGHT)
         (turn,) = stage.parts[member.id].patterns.serving.memberships["store"].broadcasts._turns
         assert [type(message.payload) for message, _ in turn.waiting] == [Ext] * 3
         gate.set()
         await trio.sleep(IN_FLIGHT)
-        assert heard == [[[], []]] * 3
+        assert heard == [empty] * 3
     assert callable(hear)
 
 

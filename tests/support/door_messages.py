@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import KeysView
 from typing import Any
 
 from jsonschema import Draft202012Validator
+from jsonschema.protocols import Validator
 
 from iris.doors.http.asyncapi import document
 
-_VALIDATORS = {
+Json = dict[str, "Json"] | list["Json"] | str | float | bool | None
+"""A value that JSON can hold."""
+
+_VALIDATORS: dict[str, tuple[Validator, KeysView[str]]] = {
     name: (Draft202012Validator(message["payload"]), message["payload"]["properties"].keys())
     for name, message in document()["channels"]["serve"]["messages"].items()
 }

@@ -42,7 +42,7 @@ PROPOSE, AGREE, KEEP = 0, 1, 2
 class UsedMembers(Protocol):
     """Members that a program asks, as ``iris.cluster.sites.MemberReach`` knows them.  Plain calls."""
 
-    def used_since(self, time: float) -> Collection[NodeId]:
+    def used_since(self, time: float, /) -> Collection[NodeId]:
         """Return the members of this site that were linked to be asked, as far as their clusters were asked since."""
         ...
 

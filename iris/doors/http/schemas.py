@@ -63,7 +63,9 @@ EVENT: Final = object_of(
 GAP: Final = object_of({"missed": {"type": ["integer", "null"], "minimum": 0}}, "missed")
 """Data of server-sent events."""
 
-_TYPES: Final = {str: "string", number: "number", whole: "integer", flag: "boolean"}
+_TYPES: Final[Mapping[Callable[[str], object], str]] = {
+    str: "string", number: "number", whole: "integer", flag: "boolean",
+}  # fmt: skip
 _TIME: Final = {"exclusiveMinimum": 0, "maximum": LONGEST}
 _RANGES: Final[Mapping[tuple[str, Callable[[str], object]], Schema]] = {
     ("operation", str): {"pattern": f"^{NAME}$"},

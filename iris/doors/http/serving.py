@@ -416,10 +416,6 @@ class _Program:
                 raise WebSocketDisconnect(message["code"])
             head, payload, size = decoded(message.get("text"), message.get("bytes"))
             kind = head.get("type")
-            if kind not in TAKEN:
-                raise Problem(
-                    400, "malformed", f"there is no message of type {kind!r:.60}: there are {', '.join(TAKEN)}"
-                )
             match kind:
                 case "reply":
                     asked, value = self._asked.get(number_of(head)), payload_of(payload)
@@ -453,6 +449,10 @@ class _Program:
                     self._drains = True
                     drop()
                     self._look()
+                case _:
+                    raise Problem(
+                        400, "malformed", f"there is no message of type {kind!r:.60}: there are {', '.join(TAKEN)}"
+                    )
 
     def _done_with(self, number: int) -> None:
         size = self._told.pop(number, None)

@@ -26,11 +26,14 @@ class Ends:
     def __init__(self) -> None:
         self.posted: list[int] = []
         self.withdrawn = False
-        link = SimpleNamespace(is_up=True, post=lambda message, *_: self.posted.append(message.step))
+        link = SimpleNamespace(is_up=True, post=self.post)
         self.peer = SimpleNamespace(
             node=node(2), link=link, other_realm=False, at_remote_site=False, leaving=False, parting=False
         )
         self.peers: dict[NodeId, Any] = {node(2): self.peer}
+
+    def post(self, message: kinds.Unused, *_: object) -> None:
+        self.posted.append(message.step)
 
     def register(self, *_: object) -> None:
         pass

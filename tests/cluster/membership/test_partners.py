@@ -11,7 +11,8 @@ from tests.support.membership import node
 
 def partners_of(seed: int, **clusters: int) -> tuple[Partners, dict[str, range]]:
     """Partners that have met so many members of each cluster, in that order, and drawn."""
-    partners, members, first = Partners(Random(seed)), {}, 1
+    partners, first = Partners(Random(seed)), 1
+    members: dict[str, range] = {}
     for cluster, size in clusters.items():
         members[cluster] = range(first, first + size)
         for number in members[cluster]:

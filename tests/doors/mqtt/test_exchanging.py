@@ -19,9 +19,8 @@ RIGHTS: Any = {
 
 
 def request(topic: str, payload: bytes = b"", **options: Any) -> mqtt5.PublishPacket:
-    return mqtt5.PublishPacket(
-        topic, payload, **{"response_topic": "mine/1", "correlation_data": b"\x00\xff", **options}
-    )
+    addressed: dict[str, Any] = {"response_topic": "mine/1", "correlation_data": b"\x00\xff"}
+    return mqtt5.PublishPacket(topic, payload, **addressed | options)
 
 
 def error_of(packet: Any) -> str | None:
@@ -101,8 +100,11 @@ async def test_a_client_serves_a_cluster(place: Place) -> None:
         ):  # fmt: skip
             asking = asyncio.ensure_future(place.member.request("orders", b""))
             topic, packet = await next_request(raw)
-            kind = {"content_type": "application/json"} if user is None else {"user_properties": [("iris-error", user)]}
-            raw.send(mqtt5.PublishPacket(topic, payload, **kind))
+            if user is None:
+                reply = mqtt5.PublishPacket(topic, payload, content_type="application/json")
+            else:
+                reply = mqtt5.PublishPacket(topic, payload, user_properties=[("iris-error", user)])
+            raw.send(reply)
             with pytest.raises(iris.RemoteError) as caught:
                 await asking
             assert caught.value.code == code

@@ -35,8 +35,11 @@ async def connected(place: Place) -> AsyncGenerator[tuple[paho.Client, asyncio.Q
             client.publish(message.properties.ResponseTopic, message.payload.upper(), properties=answer)
         loop.call_soon_threadsafe(queue.put_nowait, message)
 
+    def followed(*given: Any) -> None:
+        loop.call_soon_threadsafe(queue.put_nowait, given[3])
+
     client.on_message = hear
-    client.on_subscribe = cast("Any", lambda *given: loop.call_soon_threadsafe(queue.put_nowait, given[3]))
+    client.on_subscribe = followed
     client.username_pw_set("any", place.token)
     await asyncio.to_thread(client.connect, *place.address)
     client.loop_start()

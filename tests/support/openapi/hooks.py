@@ -17,10 +17,12 @@ LONGEST = 0.2
 
 def before_call(context: Any, case: Any, kwargs: Any) -> None:
     """Change an example."""
-    for kind, name in (case.path_parameters or {}).items():
+    parameters: dict[str, object] = case.path_parameters or {}
+    for kind, name in parameters.items():
         if re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", str(name)) and len(str(name)) % 2:
-            case.path_parameters[kind] = NAMES[kind]
-    query, headers = case.query or {}, case.headers or {}
+            parameters[kind] = NAMES[kind]
+    query: dict[str, Any] = case.query or {}
+    headers: dict[str, object] = case.headers or {}
     for time in ("timeout", "wait"):  # both are 50 s together at most
         if _is_number(query.get(time)) and LONGEST < float(query[time]) <= 50:
             query[time] = LONGEST

@@ -166,7 +166,7 @@ async def test_topics_without_a_row_of_their_own_raise_what_they_share_once(
                 await publish(a, f"t.{topic}", 1)
             await trio.sleep(1)
             assert told(a) == (9, 0)
-            counts = []
+            counts: list[int] = []
             for topic in range(4):
                 with pytest.raises(EventsLost) as caught:
                     check(f"t.{topic}")
