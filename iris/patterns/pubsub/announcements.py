@@ -10,6 +10,7 @@ Nodes of 0.9 know nothing of this, and are linked with everybody themselves.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol, final
 
@@ -38,9 +39,6 @@ _RATE: Final = 256.0
 
 _STRANGERS: Final = 256
 """Publishers that no record is known of, of those that one neighbour told of first: they may be newcomers."""
-
-_REFUSED: Final = 4096
-"""Publishers beyond these of which it is noted that they were not."""
 
 _UNKNOWN: Final = 60.0
 """Seconds after which one of whom no record has come is none."""
@@ -103,11 +101,15 @@ class Announcements:
         self._speaking: set[NodeId] = set()
         """Peers that have sent theirs, and so know of announcements whatever their records say."""
         self._strangers: dict[NodeId, tuple[NodeId, float]] = {}
-        """Publishers without a record: the peer that told of them, and when."""
-        self._refused: dict[NodeId, NodeId] = {}
-        """Publishers without a record that there was no room for, and the peer that told of them."""
+        """Publishers without a record, the longest known first: the peer that told of them, and when."""
+        self._told: Counter[NodeId] = Counter()
+        """How many of those each peer told of."""
+        self._away: set[NodeId] = set()
+        """Publishers of the table that are not held alive: when they are, whoever was linked meanwhile is told."""
+        self._refused: dict[NodeId, float] = {}
+        """Peers that told of publishers without a record that there was no room for, and when last."""
         self._again: set[NodeId] = set()
-        """Peers to compare with again, for a record of one of those has come."""
+        """Those of them to compare with again, for a record has come."""
         self._begun = False
         self._limits: dict[NodeId, TokenBucket] = {}
         self._followed: set[NodeId] = set()
@@ -131,6 +133,7 @@ class Announcements:
         """Tell of a root, and ask who is interested; the answer, due within ``left`` seconds, is done then."""
         self._table.add(self._mesh.node, (root,))
         wave, effects = self._echo.begin(self._neighbours(), left, trio.current_time())
+        self._tell_others(self._mesh.node, effects)
         self._perform(effects)
         self._news.wake()
         return wave
@@ -166,6 +169,8 @@ class Announcements:
             return None
         if not self._table.add(publisher, roots):
             return False
+        if not self._members.knows(publisher):
+            self._away.add(publisher)
         if publisher not in self._followed and self._own.wants(self._table.of(publisher)):
             self._followed.add(publisher)
             self._members.keep(publisher)
@@ -176,26 +181,41 @@ class Announcements:
         if self._members.is_known(publisher):
             return True
         now = trio.current_time()
-        for node in [node for node, (_, since) in self._strangers.items() if since + _UNKNOWN <= now]:
-            del self._strangers[node]
-            self._forget(node)
-        if sum(via == sender for via, _ in self._strangers.values()) >= _STRANGERS:
-            if len(self._refused) < _REFUSED:
-                self._refused[publisher] = sender
+        while (oldest := next(iter(self._strangers), None)) and self._strangers[oldest][1] + _UNKNOWN <= now:
+            self._no_stranger(oldest)
+            self._forget(oldest)
+        if self._told[sender] >= _STRANGERS:
+            self._refused[sender] = now
             return False
         self._strangers[publisher] = sender, now
+        self._told[sender] += 1
         return True
+
+    def _no_stranger(self, publisher: NodeId) -> None:
+        if (stranger := self._strangers.pop(publisher, None)) is not None:
+            via = stranger[0]
+            self._told[via] -= 1
+            if not self._told[via]:
+                del self._told[via]
 
     def _forget(self, publisher: NodeId) -> None:
         self._table.forget(publisher)
+        self._away.discard(publisher)
         if publisher in self._followed:
             self._followed.discard(publisher)
             self._members.release(publisher)
 
     def _placed(self, node: NodeId) -> None:
-        self._strangers.pop(node, None)
-        if (via := self._refused.pop(node, None)) is not None:
-            self._again.add(via)
+        self._no_stranger(node)
+        if node in self._table:
+            if not self._members.knows(node):
+                self._away.add(node)
+            elif node in self._away:
+                self._away.remove(node)
+                self._tell(node)
+        elif self._refused:
+            since = trio.current_time() - _UNKNOWN
+            self._again.update(via for via, last in self._refused.items() if last >= since)
             self._news.wake()
         if len(self._table) > _STRANGERS and len(self._table) > 2 * len(self._members.others()):
             self._forget_gone()
@@ -219,10 +239,22 @@ class Announcements:
                 self.compare(peer)
 
     def compare(self, peer: Peer) -> None:
-        """Send a peer the hash of what is known here, so that it sends what it knows if that is something else."""
+        """Send a peer the hash of what is known here, so that it sends what it knows if that is something else.
+
+        Where that was done before, what was sent since may be lost: it is sent all that is known here.
+        """
         if self._begun and self._hears(peer):
+            if peer.node in self._compared:
+                self._send_living(peer.node)
             self._compared.add(peer.node)
-            self._post(peer.node, kinds.Announced(self._digest()), 8)
+            self._send_digest(peer.node)
+
+    def _send_digest(self, node: NodeId) -> None:
+        self._post(node, kinds.Announced(self._digest()), 8)
+
+    def _send_living(self, node: NodeId) -> None:
+        for publisher in self._living():
+            self._post_announce(node, publisher, 0, 0.0)
 
     def _digest(self) -> bytes:
         return self._table.digest(self._living())
@@ -240,16 +272,23 @@ class Announcements:
         )
 
     def _neighbours(self, but: NodeId | None = None) -> list[NodeId]:
+        """Return who can be asked; others whose connection has ended are told at least, when there is one again."""
         return [
             peer.node
             for peer in self._mesh.peers.values()
             if peer.node != but and peer.link.is_up and self._hears(peer)
         ]
 
-    def _tell(self, publisher: NodeId, but: NodeId | None = None) -> None:
+    def _tell(self, publisher: NodeId, but: Collection[NodeId] = ()) -> None:
         """Pass on what is known of a publisher, and ask nothing."""
-        for node in self._neighbours(but):
-            self._post_announce(node, publisher, 0, 0.0)
+        for peer in list(self._mesh.peers.values()):
+            if peer.node not in but and self._hears(peer):
+                self._post_announce(peer.node, publisher, 0, 0.0)
+
+    def _tell_others(self, publisher: NodeId, effects: Collection[Effect], but: Collection[NodeId] = ()) -> None:
+        """Pass it on to all that are not asked."""
+        asked = (effect.node for effect in effects if isinstance(effect, Ask))
+        self._tell(publisher, {*asked, *but})
 
     def _post_announce(self, node: NodeId, publisher: NodeId, number: int, left: float) -> None:
         roots = tuple(sorted(self._table.of(publisher)))
@@ -295,17 +334,19 @@ class Announcements:
         news = False if own else self._learn(publisher, message.roots, sender)
         if not number:
             if news:
-                self._tell(publisher, sender)
+                self._tell(publisher, (sender,))
             return
         if own or news is None or not self._may(sender, 1.0):
+            if news:
+                self._tell(publisher, (sender,))
             self._perform([Answer(sender, (publisher, number), b"", b"")])
             return
         left, now = min(message.left / 1000, _LONGEST), trio.current_time()
         interested = self._own.wants(self._table.of(publisher))
         neighbours = self._neighbours(sender)
         effects = self._echo.receive((publisher, number), sender, neighbours, left, now, interested=interested)
-        if news and not any(isinstance(effect, Ask) for effect in effects):
-            self._tell(publisher, sender)
+        if news:
+            self._tell_others(publisher, effects, (sender,))
         self._perform(effects)
         self._news.wake()
 
@@ -321,8 +362,7 @@ class Announcements:
         if peer.node not in self._compared:
             self.compare(peer)
         if message.digest != self._digest() and self._may(peer.node, 1.0 + len(self._table) / 16):
-            for publisher in self._living():
-                self._post_announce(peer.node, publisher, 0, 0.0)
+            self._send_living(peer.node)
 
     # -- peers ----------------------------------------------------------------------------------------------
 
@@ -331,6 +371,7 @@ class Announcements:
         self._compared.discard(node)
         self._speaking.discard(node)
         self._limits.pop(node, None)
+        self._refused.pop(node, None)
         self._perform(self._echo.link_ended(node))
         self._answered.unpark_all()
 
@@ -343,5 +384,5 @@ class Announcements:
                 self._perform(self._echo.expire(trio.current_time()))
                 self._answered.unpark_all()
                 again, self._again = self._again, set()
-                for peer in filter(None, map(self._mesh.peers.get, again)):
-                    self.compare(peer)
+                for node in again & self._compared:
+                    self._send_digest(node)
