@@ -48,6 +48,14 @@ def links_of(node: iris.Node) -> int:
     return len(node.statistics().links)
 
 
+def always(_self: object, _node: NodeId) -> bool:
+    return True
+
+
+def never(_self: object, _sender: NodeId, _cost: float) -> bool:
+    return False
+
+
 async def hear(subscription: iris.Subscription, count: int) -> list[object]:
     with trio.fail_after(10.0):
         heard = [(await anext(subscription)).payload for _ in range(count)]
@@ -239,22 +247,6 @@ async def test_what_a_full_link_did_not_take_is_told_later(
         assert other._pubsub._announcements.publishers() == [publisher.id]
 
 
-@pytest.mark.parametrize("count", [2, 12])
-async def test_whose_connection_has_ended_is_told_when_there_is_one_again(
-    autojump_clock: MockClock, count: int
-) -> None:
-    async with open_network() as network, open_realm(network, count) as nodes:
-        publisher, other = nodes[0], nodes[-1]
-        network.memory.partition([f"host-{count}"], [f"host-{number}" for number in range(1, count)])
-        network.memory.reset()
-        await trio.sleep(0.1)
-        with trio.move_on_after(0.1):
-            await publisher.publish("news.a", 1)
-        network.memory.heal()
-        await trio.sleep(10.0)
-        assert publisher.id in other._pubsub._announcements.publishers()
-
-
 async def test_what_there_was_no_room_for_is_asked_for_again_when_its_record_comes(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,8 +259,8 @@ async def test_what_there_was_no_room_for_is_asked_for_again_when_its_record_com
         own._receive(peer, kinds.Announce(bytes.fromhex(newcomer), 0, 0, ("news",)))
         assert newcomer not in own.publishers()
         membership = type(nodes[0]._parts.membership)
-        monkeypatch.setattr(membership, "knows", lambda _, node: True)
-        monkeypatch.setattr(membership, "is_known", lambda _, node: True)
+        for known in "knows", "is_known":
+            monkeypatch.setattr(membership, known, always)
         other._table.add(newcomer, ("news",))
         own._placed(newcomer)
         await trio.sleep(1.0)
@@ -278,7 +270,7 @@ async def test_what_there_was_no_room_for_is_asked_for_again_when_its_record_com
 async def test_who_asks_on_for_nobody_for_now_passes_on_what_is_news(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Announcements, "_may", lambda *_: False)
+    monkeypatch.setattr(Announcements, "_may", never)
     async with open_network() as network, open_realm(network, 14) as nodes:
         await nodes[9].publish("news.a", 1)
         await trio.sleep(1.0)

@@ -98,6 +98,8 @@ class Announcements:
         self._news = Wakeup()
         self._compared: set[NodeId] = set()
         """Peers that were sent the hash of what is known here."""
+        self._lacking: set[NodeId] = set()
+        """Peers whose links did not take something."""
         self._speaking: set[NodeId] = set()
         """Peers that have sent theirs, and so know of announcements whatever their records say."""
         self._strangers: dict[NodeId, tuple[NodeId, float]] = {}
@@ -133,7 +135,6 @@ class Announcements:
         """Tell of a root, and ask who is interested; the answer, due within ``left`` seconds, is done then."""
         self._table.add(self._mesh.node, (root,))
         wave, effects = self._echo.begin(self._neighbours(), left, trio.current_time())
-        self._tell_others(self._mesh.node, effects)
         self._perform(effects)
         self._news.wake()
         return wave
@@ -241,10 +242,11 @@ class Announcements:
     def compare(self, peer: Peer) -> None:
         """Send a peer the hash of what is known here, so that it sends what it knows if that is something else.
 
-        Where that was done before, what was sent since may be lost: it is sent all that is known here.
+        If its link did not take something, it is sent all that is known here.
         """
         if self._begun and self._hears(peer):
-            if peer.node in self._compared:
+            if peer.node in self._lacking:
+                self._lacking.remove(peer.node)
                 self._send_living(peer.node)
             self._compared.add(peer.node)
             self._send_digest(peer.node)
@@ -272,23 +274,16 @@ class Announcements:
         )
 
     def _neighbours(self, but: NodeId | None = None) -> list[NodeId]:
-        """Return who can be asked; others whose connection has ended are told at least, when there is one again."""
         return [
             peer.node
             for peer in self._mesh.peers.values()
             if peer.node != but and peer.link.is_up and self._hears(peer)
         ]
 
-    def _tell(self, publisher: NodeId, but: Collection[NodeId] = ()) -> None:
+    def _tell(self, publisher: NodeId, but: NodeId | None = None) -> None:
         """Pass on what is known of a publisher, and ask nothing."""
-        for peer in list(self._mesh.peers.values()):
-            if peer.node not in but and self._hears(peer):
-                self._post_announce(peer.node, publisher, 0, 0.0)
-
-    def _tell_others(self, publisher: NodeId, effects: Collection[Effect], but: Collection[NodeId] = ()) -> None:
-        """Pass it on to all that are not asked."""
-        asked = (effect.node for effect in effects if isinstance(effect, Ask))
-        self._tell(publisher, {*asked, *but})
+        for node in self._neighbours(but):
+            self._post_announce(node, publisher, 0, 0.0)
 
     def _post_announce(self, node: NodeId, publisher: NodeId, number: int, left: float) -> None:
         roots = tuple(sorted(self._table.of(publisher)))
@@ -301,6 +296,7 @@ class Announcements:
         except NotSent:
             peer = self._mesh.peers.get(node)
             if peer is not None:
+                self._lacking.add(node)
                 self._retry.note(peer, _NO_ROOM)
 
     def _perform(self, effects: Iterable[Effect]) -> None:
@@ -334,19 +330,19 @@ class Announcements:
         news = False if own else self._learn(publisher, message.roots, sender)
         if not number:
             if news:
-                self._tell(publisher, (sender,))
+                self._tell(publisher, sender)
             return
         if own or news is None or not self._may(sender, 1.0):
             if news:
-                self._tell(publisher, (sender,))
+                self._tell(publisher, sender)
             self._perform([Answer(sender, (publisher, number), b"", b"")])
             return
         left, now = min(message.left / 1000, _LONGEST), trio.current_time()
         interested = self._own.wants(self._table.of(publisher))
         neighbours = self._neighbours(sender)
         effects = self._echo.receive((publisher, number), sender, neighbours, left, now, interested=interested)
-        if news:
-            self._tell_others(publisher, effects, (sender,))
+        if news and not any(isinstance(effect, Ask) for effect in effects):
+            self._tell(publisher, sender)
         self._perform(effects)
         self._news.wake()
 
@@ -372,6 +368,7 @@ class Announcements:
         self._speaking.discard(node)
         self._limits.pop(node, None)
         self._refused.pop(node, None)
+        self._lacking.discard(node)
         self._perform(self._echo.link_ended(node))
         self._answered.unpark_all()
 
