@@ -3,7 +3,6 @@
 Messages are A2A's own, as gRPC has them: a call is a request, a stream a tunnel.  Errors travel by A2A's reasons.
 """
 
-import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
@@ -72,8 +71,6 @@ def agent(cluster: str, card: a2a_pb2.AgentCard, handler: RequestHandler) -> iri
         async def reply(request: iris.aio.Request) -> bytes:
             try:
                 result = await called(name, request.payload, request)
-                if (task := asyncio.current_task()) and task.cancelling():
-                    raise asyncio.CancelledError  # the SDK takes it for the end of the events, and returns half a task
                 if result is None and name in ("GetTask", "CancelTask"):
                     raise TaskNotFoundError
             except A2AError as error:

@@ -110,7 +110,10 @@ class LoopTask:
             if self._was_stopped:
                 raise asyncio.CancelledError
             result = handler(request)
-            return await result if isawaitable(result) else result
+            value = await result if isawaitable(result) else result
+            if self._is_cancelled and self.task is not None and self.task.cancelling():
+                raise asyncio.CancelledError  # see ``_in_loop``
+            return value
         except asyncio.CancelledError:
             if self._is_cancelled:
                 raise CutOff from None
@@ -291,6 +294,8 @@ async def _in_loop(guest: Guest, awaitable: Awaitable[T], given: object) -> T:
     error = task.exception()
     if isinstance(error, SystemExit | KeyboardInterrupt):  # with which the event loop ends by itself
         raise RuntimeError(f"the handler raised {type(error).__name__}")
+    if task.cancelling():  # and a library took that for the end of what it waited for: what it made is half done
+        await trio.lowlevel.checkpoint_if_cancelled()
     return task.result()
 
 

@@ -108,6 +108,36 @@ async def test_a_handler_that_closes_its_own_node_ends(in_a_task: bool) -> None:
             await asyncio.wait_for(over.wait(), 5)
 
 
+@on_asyncio()
+async def test_what_was_cancelled_does_not_look_finished_though_its_handler_went_on() -> None:
+    """As libraries do that take a cancellation for the end of what they wait for."""
+    service = iris.Service("shop")
+
+    @service.request
+    async def reply(_: object) -> str:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        return "half of it"
+
+    @service.tunnel
+    async def stream(tunnel: iris.Tunnel) -> None:
+        await tunnel.send("half of it")
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+
+    async with iris.aio.open_node("client") as client:
+        config = iris.Config(drain_timeout=0.1)
+        async with iris.aio.open_node("member", config=config) as member, member.join("shop", service):
+            await client.wait_for("shop")
+            asked = asyncio.ensure_future(client.request("shop", timeout=20))
+            tunnel = await client.open_tunnel("shop").__aenter__()
+            assert await tunnel.receive() == "half of it"
+        with pytest.raises(iris.IrisError):
+            await asked
+        with pytest.raises(iris.TunnelBroken):
+            await tunnel.receive()
+
+
 @contextlib.contextmanager
 def onlooking(cluster: str) -> Iterator[queue.SimpleQueue[str]]:
     """Have a node in a thread of its own watch a cluster; yield what becomes of members: "joined", "left", "lost"."""

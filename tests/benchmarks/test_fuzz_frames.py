@@ -78,7 +78,7 @@ def test_a_whole_node_refuses_hostile_messages_of_every_kind_and_works_on() -> N
 
 def test_every_kind_of_message_is_sent_changed_and_nearly_every_one_comes_to_its_receiver() -> None:
     shown: list[int] = []
-    found = trio.run(hostile_stage.attack_node, 500, SEED, shown.append, clock=MockClock(autojump_threshold=0))
+    found = trio.run(hostile_stage.attack_node, 1_000, SEED, shown.append, clock=MockClock(autojump_threshold=0))
     every = set(kinds.BY_KIND.values())
     assert found.sent | {kinds.Goodbye} == every  # goodbyes are rare: 1 of 20 of what would be their share
     assert shown == sorted(shown)

@@ -83,12 +83,13 @@ async def test_under_overload_a_cluster_goes_on_serving_what_it_can_in_time(
         shop = await stage.node("shop")
         await shop.wait_for("store", members=2)
         before, during, after = (Callers(shop) for _ in range(3))
+        seconds = 5  # so that there is more than one request among the slowest hundredth
         await before.load(0.5 * capacity, 2)
         asked = shop.statistics().requests.sent
-        await during.load(factor * capacity, 1.5)
+        await during.load(factor * capacity, seconds)
         sent = shop.statistics().requests.sent - asked
         received = sum(member.statistics().services["store"].received for member in members.values()) - asked
-        assert during.outcomes["reply"] >= goodput * capacity * 1.5
+        assert during.outcomes["reply"] >= goodput * capacity * seconds
         assert during.outcomes.keys() <= {"reply", "Overloaded"}
         assert during.p99 <= 3 * before.p99
         assert received <= 1.2 * sent + 100, "repeats pile up"
