@@ -15,7 +15,7 @@ import iris.node.open as opening
 from iris.cluster.mesh import Peer
 from iris.cluster.swim import NodeRecord
 from iris.kernel.names import NodeId
-from iris.kernel.wire import kinds
+from iris.kernel.wire import Message, kinds
 from iris.patterns.pubsub.announcements import Announcements
 from iris.security.identity import NodeIdentity
 from iris.testing import Network, inspect, open_network
@@ -46,6 +46,14 @@ async def wait_members(node: iris.Node, count: int) -> None:
 
 def links_of(node: iris.Node) -> int:
     return len(node.statistics().links)
+
+
+def always(_self: object, _node: NodeId) -> bool:
+    return True
+
+
+def never(_self: object, _sender: NodeId, _cost: float) -> bool:
+    return False
 
 
 async def hear(subscription: iris.Subscription, count: int) -> list[object]:
@@ -199,6 +207,74 @@ async def test_what_is_made_up_about_others_costs_links_and_hides_nobody(autojum
         for node in nodes:
             announcements = node._pubsub._announcements
             assert len(announcements.publishers()) <= 256 * links_of(node) + NODES
+
+
+async def test_who_comes_while_a_publisher_is_away_hears_it_when_it_is_back(autojump_clock: MockClock) -> None:
+    async with open_network() as network, open_realm(network, 16) as nodes, AsyncExitStack() as stack:
+        publisher = nodes[12]
+        await publisher.publish("news.a", b"nobody hears this")
+        network.memory.partition(["host-13"], [f"host-{number}" for number in range(1, 20) if number != 13])
+        for node in (*nodes[:12], *nodes[13:]):
+            await wait_members(node, 15)
+        newcomers = [await stack.enter_async_context(network.open_node("nodes", seeds=["host-3"])) for _ in range(3)]
+        network.memory.heal()
+        for node in (*nodes, *newcomers):
+            await wait_members(node, 19)
+        await trio.sleep(1.0)
+        heard = [await stack.enter_async_context(newcomer.subscribe("news.>")) for newcomer in newcomers]
+        await publisher.publish("news.a", 1)
+        for subscription in heard:
+            assert await hear(subscription, 1) == [1]
+
+
+async def test_what_a_full_link_did_not_take_is_told_later(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_network() as network, open_realm(network, 2) as nodes:
+        publisher, other = nodes
+        mesh = publisher._parts.mesh
+        post = type(mesh).post
+
+        def full(self: object, node: NodeId, message: Message, size: int, reserve: int = 0) -> None:
+            if self is mesh and isinstance(message, kinds.Announce):
+                raise iris.NotSent("full")
+            post(mesh if self is mesh else self, node, message, size, reserve)  # type: ignore[arg-type]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(mesh), "post", full)
+            await publisher.publish("news.a", 1)
+        await trio.sleep(1.0)
+        assert other._pubsub._announcements.publishers() == [publisher.id]
+
+
+async def test_what_there_was_no_room_for_is_asked_for_again_when_its_record_comes(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_network() as network, open_realm(network, 2) as nodes:
+        other, own = (node._pubsub._announcements for node in nodes)
+        newcomer = NodeId("02" * 16)
+        peer = nodes[1]._parts.mesh.peers[nodes[0].id]
+        for number in range(5000):
+            own._receive(peer, kinds.Announce(bytes((1,)) + number.to_bytes(15), 0, 0, ("news",)))
+        own._receive(peer, kinds.Announce(bytes.fromhex(newcomer), 0, 0, ("news",)))
+        assert newcomer not in own.publishers()
+        membership = type(nodes[0]._parts.membership)
+        for known in "knows", "is_known":
+            monkeypatch.setattr(membership, known, always)
+        other._table.add(newcomer, ("news",))
+        own._placed(newcomer)
+        await trio.sleep(1.0)
+        assert newcomer in own.publishers()
+
+
+async def test_who_asks_on_for_nobody_for_now_passes_on_what_is_news(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Announcements, "_may", never)
+    async with open_network() as network, open_realm(network, 14) as nodes:
+        await nodes[9].publish("news.a", 1)
+        await trio.sleep(1.0)
+        assert all(nodes[9].id in node._pubsub._announcements._table for node in nodes)
 
 
 async def test_nodes_of_a_version_without_announcements_are_linked_and_sent_none(

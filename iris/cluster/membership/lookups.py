@@ -35,28 +35,34 @@ class Lookups:
         self._mesh = mesh
         self._membership = membership
         self._view = view
+        self._reached: dict[str, int] = {}
+        """Versions of the membership at which all members of a cluster were linked, as far as they can be."""
         self._followed: Counter[str] = Counter()
         self._news = Wakeup()
 
     def __repr__(self) -> str:
         return f"<Lookups: {len(self._followed)} clusters followed>"
 
-    def matters(self, address: str, *, keyed: bool = False) -> bool:  # noqa: ARG002 -- all are linked that were found
-        """Return whether members have to be looked up before a cluster is asked."""
-        return trio.current_time() - self._view.answered(_cluster(address)) >= _OLD
+    def matters(self, address: str, *, keyed: bool = False) -> bool:
+        """Return whether members have to be looked up before a cluster is asked, or, ``keyed``, all to be linked."""
+        is_old = trio.current_time() - self._view.answered(_cluster(address)) >= _OLD
+        return is_old or (keyed and self._lacks(address))
+
+    def _lacks(self, address: str) -> bool:
+        version = self._membership.version
+        if self._reached.get(address) == version:
+            return False
+        if self._membership.unlinked(address):
+            return True
+        if self._membership.member_ids(address):  # names that nobody has are not remembered
+            self._reached[address] = version
+        return False
 
     def lists(self, address: str) -> bool:  # noqa: ARG002 -- the same whatever it is
         """Return whether members have to be looked up before all of a cluster are asked: there may be new ones."""
         return True
 
-    async def reach(
-        self,
-        address: str,
-        timeout: float,
-        *,
-        everybody: bool,
-        keyed: bool = False,  # noqa: ARG002 -- see ``matters``
-    ) -> float:
+    async def reach(self, address: str, timeout: float, *, everybody: bool, keyed: bool = False) -> float:
         """Find the members of a cluster and link to them, as far as that is needed to ask one of them, or each.
 
         Returns what is left of ``timeout``, when it has come to something or to nothing, at the latest when a handshake
@@ -66,10 +72,11 @@ class Lookups:
             ConfigError: more clusters were asked for than a client may.
         """
         await trio.lowlevel.checkpoint()
-        cluster, began = _cluster(address), trio.current_time()
+        cluster, began, each = _cluster(address), trio.current_time(), everybody or keyed
         self._look(cluster, 0.0 if everybody else _OLD)
-        with trio.move_on_after(min(timeout, self._mesh.config.handshake_timeout)):
-            while everybody or not self._can_be_asked(address):
+        # Those who cannot be linked must not take from the others the time in which these answer.
+        with trio.move_on_after(min(timeout / 2 if each else timeout, self._mesh.config.handshake_timeout)):
+            while each or not self._can_be_asked(address):
                 is_answered = self._view.answered(cluster) >= (began if everybody else began - _OLD)
                 if is_answered and all(map(self._membership.is_settled, self._view.listed(cluster))):
                     break

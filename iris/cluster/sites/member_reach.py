@@ -130,6 +130,8 @@ class MemberReach:
 
     def _lacking(self, address: str, everybody: bool) -> list[NodeId]:
         """Return the members that are to be linked before one, or each, is asked, as far as they can be."""
+        if self._mesh.expelled() is not None:
+            return []  # those who are dialled answer the handshake, and nothing after it
         unlinked = self._membership.unlinked(address)
         if everybody or not unlinked:
             return unlinked

@@ -502,16 +502,20 @@ class Acceptor:
             self._streams.hang_up(self._evicted.popleft())
 
     def close(self) -> None:
-        """Stop listening, and close what has come.  Blocks for milliseconds; may be called twice."""
+        """Stop listening, and close what has come.  Blocks for milliseconds; may be called twice.
+
+        Files go while somebody still listens there: another node would replace one that is left over, by one that may
+        have the same number on the disk.
+        """
+        while self._files:
+            path, made = self._files.pop()
+            with contextlib.suppress(OSError):
+                if os.path.samestat(made, path.lstat()):  # else it is somebody else's
+                    path.unlink()
         if self._reception is not None:
             self._reception.close()
         while self._arrived:
             self._arrived.popitem()[1][0].close()
-        while self._files:
-            path, made = self._files.pop()
-            with contextlib.suppress(OSError):
-                if os.path.samestat(made, path.lstat()):  # else another node has replaced it
-                    path.unlink()
 
     # -- on the thread of the listener ----------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ Nodes of 0.9 know nothing of this, and are linked with everybody themselves.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol, final
 
@@ -38,9 +39,6 @@ _RATE: Final = 256.0
 
 _STRANGERS: Final = 256
 """Publishers that no record is known of, of those that one neighbour told of first: they may be newcomers."""
-
-_REFUSED: Final = 4096
-"""Publishers beyond these of which it is noted that they were not."""
 
 _UNKNOWN: Final = 60.0
 """Seconds after which one of whom no record has come is none."""
@@ -100,14 +98,20 @@ class Announcements:
         self._news = Wakeup()
         self._compared: set[NodeId] = set()
         """Peers that were sent the hash of what is known here."""
+        self._lacking: set[NodeId] = set()
+        """Peers whose links did not take something."""
         self._speaking: set[NodeId] = set()
         """Peers that have sent theirs, and so know of announcements whatever their records say."""
         self._strangers: dict[NodeId, tuple[NodeId, float]] = {}
-        """Publishers without a record: the peer that told of them, and when."""
-        self._refused: dict[NodeId, NodeId] = {}
-        """Publishers without a record that there was no room for, and the peer that told of them."""
+        """Publishers without a record, the longest known first: the peer that told of them, and when."""
+        self._told: Counter[NodeId] = Counter()
+        """How many of those each peer told of."""
+        self._away: set[NodeId] = set()
+        """Publishers of the table that are not held alive: when they are, whoever was linked meanwhile is told."""
+        self._refused: dict[NodeId, float] = {}
+        """Peers that told of publishers without a record that there was no room for, and when last."""
         self._again: set[NodeId] = set()
-        """Peers to compare with again, for a record of one of those has come."""
+        """Those of them to compare with again, for a record has come."""
         self._begun = False
         self._limits: dict[NodeId, TokenBucket] = {}
         self._followed: set[NodeId] = set()
@@ -166,6 +170,8 @@ class Announcements:
             return None
         if not self._table.add(publisher, roots):
             return False
+        if not self._members.knows(publisher):
+            self._away.add(publisher)
         if publisher not in self._followed and self._own.wants(self._table.of(publisher)):
             self._followed.add(publisher)
             self._members.keep(publisher)
@@ -176,26 +182,41 @@ class Announcements:
         if self._members.is_known(publisher):
             return True
         now = trio.current_time()
-        for node in [node for node, (_, since) in self._strangers.items() if since + _UNKNOWN <= now]:
-            del self._strangers[node]
-            self._forget(node)
-        if sum(via == sender for via, _ in self._strangers.values()) >= _STRANGERS:
-            if len(self._refused) < _REFUSED:
-                self._refused[publisher] = sender
+        while (oldest := next(iter(self._strangers), None)) and self._strangers[oldest][1] + _UNKNOWN <= now:
+            self._no_stranger(oldest)
+            self._forget(oldest)
+        if self._told[sender] >= _STRANGERS:
+            self._refused[sender] = now
             return False
         self._strangers[publisher] = sender, now
+        self._told[sender] += 1
         return True
+
+    def _no_stranger(self, publisher: NodeId) -> None:
+        if (stranger := self._strangers.pop(publisher, None)) is not None:
+            via = stranger[0]
+            self._told[via] -= 1
+            if not self._told[via]:
+                del self._told[via]
 
     def _forget(self, publisher: NodeId) -> None:
         self._table.forget(publisher)
+        self._away.discard(publisher)
         if publisher in self._followed:
             self._followed.discard(publisher)
             self._members.release(publisher)
 
     def _placed(self, node: NodeId) -> None:
-        self._strangers.pop(node, None)
-        if (via := self._refused.pop(node, None)) is not None:
-            self._again.add(via)
+        self._no_stranger(node)
+        if node in self._table:
+            if not self._members.knows(node):
+                self._away.add(node)
+            elif node in self._away:
+                self._away.remove(node)
+                self._tell(node)
+        elif self._refused:
+            since = trio.current_time() - _UNKNOWN
+            self._again.update(via for via, last in self._refused.items() if last >= since)
             self._news.wake()
         if len(self._table) > _STRANGERS and len(self._table) > 2 * len(self._members.others()):
             self._forget_gone()
@@ -219,10 +240,23 @@ class Announcements:
                 self.compare(peer)
 
     def compare(self, peer: Peer) -> None:
-        """Send a peer the hash of what is known here, so that it sends what it knows if that is something else."""
+        """Send a peer the hash of what is known here, so that it sends what it knows if that is something else.
+
+        If its link did not take something, it is sent all that is known here.
+        """
         if self._begun and self._hears(peer):
+            if peer.node in self._lacking:
+                self._lacking.remove(peer.node)
+                self._send_living(peer.node)
             self._compared.add(peer.node)
-            self._post(peer.node, kinds.Announced(self._digest()), 8)
+            self._send_digest(peer.node)
+
+    def _send_digest(self, node: NodeId) -> None:
+        self._post(node, kinds.Announced(self._digest()), 8)
+
+    def _send_living(self, node: NodeId) -> None:
+        for publisher in self._living():
+            self._post_announce(node, publisher, 0, 0.0)
 
     def _digest(self) -> bytes:
         return self._table.digest(self._living())
@@ -262,6 +296,7 @@ class Announcements:
         except NotSent:
             peer = self._mesh.peers.get(node)
             if peer is not None:
+                self._lacking.add(node)
                 self._retry.note(peer, _NO_ROOM)
 
     def _perform(self, effects: Iterable[Effect]) -> None:
@@ -298,6 +333,8 @@ class Announcements:
                 self._tell(publisher, sender)
             return
         if own or news is None or not self._may(sender, 1.0):
+            if news:
+                self._tell(publisher, sender)
             self._perform([Answer(sender, (publisher, number), b"", b"")])
             return
         left, now = min(message.left / 1000, _LONGEST), trio.current_time()
@@ -321,8 +358,7 @@ class Announcements:
         if peer.node not in self._compared:
             self.compare(peer)
         if message.digest != self._digest() and self._may(peer.node, 1.0 + len(self._table) / 16):
-            for publisher in self._living():
-                self._post_announce(peer.node, publisher, 0, 0.0)
+            self._send_living(peer.node)
 
     # -- peers ----------------------------------------------------------------------------------------------
 
@@ -331,6 +367,8 @@ class Announcements:
         self._compared.discard(node)
         self._speaking.discard(node)
         self._limits.pop(node, None)
+        self._refused.pop(node, None)
+        self._lacking.discard(node)
         self._perform(self._echo.link_ended(node))
         self._answered.unpark_all()
 
@@ -343,5 +381,5 @@ class Announcements:
                 self._perform(self._echo.expire(trio.current_time()))
                 self._answered.unpark_all()
                 again, self._again = self._again, set()
-                for peer in filter(None, map(self._mesh.peers.get, again)):
-                    self.compare(peer)
+                for node in again & self._compared:
+                    self._send_digest(node)

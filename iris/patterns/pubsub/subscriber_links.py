@@ -181,7 +181,7 @@ class SubscriberLinks:
         """
         now = trio.current_time()
         state = self._roots.get(root)
-        if state is None:
+        if state is None or state.until <= now:  # those who waited for it were cancelled
             state = self._roots[root] = self._begin(root, now + self._mesh.config.subscribe_timeout)
         with trio.move_on_at(min(now + within, state.until)) as scope:
             await self._link(await self._targets(root, state))
@@ -205,7 +205,8 @@ class SubscriberLinks:
                 break
             state.again = True  # somebody in the middle is gone, and took the answers of others along
             state.wave = self._announcements.ask(root, _ECHO)
-        return state.interested | (self._members_and_peers() - state.reached)
+        members = self._members_and_peers()
+        return members - (state.reached - state.interested)
 
     async def _wait_interested(self, nodes: Collection[NodeId]) -> None:
         """Wait a moment for those to link that have heard of an announcement; longer for newcomers, not known yet."""

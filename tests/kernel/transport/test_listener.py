@@ -10,6 +10,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import trio
@@ -210,6 +211,30 @@ async def test_closing_closes_those_that_wait_and_frees_the_address() -> None:
             first.close()
             assert all(is_closed(one) for one in strangers)
         assert await second.listen([url]) == (url,)
+
+
+async def test_closing_leaves_the_file_of_another_node_that_comes_just_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "place"
+    close = Listener.close
+
+    async with open_transports(3, PATIENT) as (first, second, near):
+        (url,) = await first.listen([f"ipc://{place}"])
+
+        def close_and_be_replaced(listener: Listener) -> None:
+            monkeypatch.setattr(Listener, "close", close)
+            close(listener)
+            # A file system may give the other's file the number of the first one.
+            assert not place.exists()
+            second._arrivals.listen_file(url)
+
+        monkeypatch.setattr(Listener, "close", close_and_be_replaced)
+        first.close()
+        way = await near.dial(url, ignore)
+        way.send_nowait(b"x")
+        assert await receive(second) == b"x"
+        way.close()
 
 
 @pytest.mark.parametrize(

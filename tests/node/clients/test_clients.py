@@ -65,6 +65,29 @@ async def test_a_client_has_requests_broadcasts_surveys_and_tunnels(autojump_clo
             assert await tunnel.receive() == "there and back"
 
 
+@pytest.mark.parametrize("by", ["key", "prefer"])
+async def test_the_first_request_of_a_client_goes_to_the_right_member(autojump_clock: MockClock, by: str) -> None:
+    names = ["one", "two", "three", "four"]
+    async with open_stage() as stage:
+        members = await open_realm(stage, *names)
+        for number in range(8):
+            key, wanted = (str(number), None) if by == "key" else (None, members[names[number % 4]])
+            options = iris.RequestOptions(prefer=None if wanted is None else wanted.id)
+            client = await open_client(stage, f"shop-{number}")
+            first = await client.request("store", key=key, options=options)
+            assert first == await members["one"].request("store", key=key, options=options)
+
+
+async def test_a_member_that_cannot_be_linked_does_not_take_a_survey_from_a_client(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        await open_realm(stage, "one", "two", "three")
+        client = await open_client(stage, host="client")
+        stage.network.memory.partition(["client"], ["three"])
+        async with client.survey("store", None, timeout=2.0) as answers:
+            assert {answer.payload async for answer in answers} == {"one", "two"}
+        assert len(answers.missing) == 1
+
+
 async def test_who_serves_nothing_is_known_at_once(autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
         await open_realm(stage, "one")

@@ -34,6 +34,22 @@ async def test_a_revoked_node_is_cut_off_from_all_others_within_seconds(autojump
         assert all(thief.id not in node.statistics().links for node in nodes)
 
 
+async def test_a_revoked_node_dials_nobody_to_ask_him(autojump_clock: MockClock) -> None:
+    service = iris.Service("work")
+    async with iris.testing.open_network() as network, AsyncExitStack() as stack:
+        nodes = [await stack.enter_async_context(network.open_node("work")) for _ in range(14)]
+        for node in nodes:
+            await stack.enter_async_context(node.join("work", service))
+        thief = await stack.enter_async_context(network.open_node("stolen", seeds=["host-1"]))
+        assert len(thief.statistics().links) < len(nodes)
+        assert await nodes[0].revoke(revocation_list(network, 1, {"stolen": 2}).signed)
+        await trio.sleep(10)
+        began = trio.current_time()
+        with pytest.raises(iris.NoSuchCluster, match="generation 1 of cluster 'stolen' is revoked"):
+            await thief.request("work", b"", timeout=5)
+        assert trio.current_time() - began < 1
+
+
 async def test_a_node_that_was_away_gets_the_list_when_it_is_linked(autojump_clock: MockClock) -> None:
     async with iris.testing.open_network() as network, network.open_node("shop") as first:
         revoked = revocation_list(network, 3, {"stolen": 2})

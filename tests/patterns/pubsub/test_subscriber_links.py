@@ -14,6 +14,7 @@ from iris.cluster.mesh import Mesh
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
 from iris.patterns.pubsub.announcements import Announcements
+from iris.patterns.pubsub.echo import Wave
 from iris.patterns.pubsub.interest import InterestTable
 from iris.patterns.pubsub.subscriber_links import SubscriberLinks
 from tests.support.membership import node
@@ -86,8 +87,8 @@ class Parts:
         await trio.lowlevel.checkpoint()
 
 
-def links_of(members: Members) -> SubscriberLinks:
-    parts = Parts()
+def links_of(members: Members, parts: Parts | None = None) -> SubscriberLinks:
+    parts = parts or Parts()
     interest, announcements = cast("InterestTable", parts), cast("Announcements", parts)
     return SubscriberLinks(cast("Mesh", parts), members, interest, announcements, None)
 
@@ -121,3 +122,46 @@ async def test_more_roots_than_there_is_room_for_are_announced_as_one(autojump_c
         await links.reach(f"root{number}.a")
     assert repr(links) == "<SubscriberLinks: 65 roots>"
     assert not links.pending("another.a")
+
+
+async def test_what_a_cancelled_event_began_to_wait_for_a_later_one_waits_for(autojump_clock: MockClock) -> None:
+    links = links_of(Members(100.0))
+    with trio.move_on_after(0.1):
+        await links.reach("weather")
+    await trio.sleep(10.0)
+    began = trio.current_time()
+    await links.reach("weather")
+    assert trio.current_time() == pytest.approx(began + Config().subscribe_timeout)
+
+
+async def test_nodes_that_are_made_up_in_an_answer_are_not_asked(autojump_clock: MockClock) -> None:
+    members = [node(number) for number in range(2, 12)]
+    made_up = b"".join(number.to_bytes(16) for number in range(1000, 4000))
+    asked: list[NodeId] = []
+
+    class Crowd(Members):
+        def others(self) -> Sequence[NodeId]:
+            return members
+
+        def is_known(self, node: NodeId) -> bool:
+            return node in members
+
+        async def wait_news(self) -> None:
+            await trio.sleep_forever()
+
+    class Asking(Parts):
+        def ask(self, root: str, left: float) -> Wave:
+            wave = Wave((node(1), 1), None, (), 0.0)
+            wave.reached += b"".join(map(bytes.fromhex, members)) + made_up
+            wave.interested += bytes.fromhex(members[0]) + made_up
+            return wave
+
+        async def wait_answered(self, wave: Wave) -> None:
+            await trio.lowlevel.checkpoint()
+
+        async def barrier(self, node: NodeId, said: object) -> None:
+            asked.append(node)
+            await trio.lowlevel.checkpoint()
+
+    await links_of(Crowd(0.0), Asking()).reach("weather")
+    assert asked == members[:1]
