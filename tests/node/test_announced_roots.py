@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -280,40 +280,47 @@ async def test_who_asks_on_for_nobody_for_now_passes_on_what_is_news(
         assert all(nodes[9].id in node._pubsub._announcements._table for node in nodes)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 async def test_a_publisher_and_subscribers_that_come_at_once_hear_each_other(
     autojump_clock: MockClock, seed: int
 ) -> None:
+    delays = (0.0, 0.001, 0.005, 0.02, 0.1)
+    async with open_network(seed=seed) as network, open_realm(network, 19):
+        for turn in range(4):
+            await _come_at_once(network, turn, delays)
+
+
+async def _come_at_once(network: Network, turn: int, delays: Sequence[float]) -> None:
     heard: list[list[object]] = []
     subscribed, told = trio.Event(), trio.Event()
-    delays = (0.0, 0.001, 0.005, 0.02, 0.1)
 
-    async def publish(network: Network) -> None:
-        async with network.open_node("nodes", seeds=["host-2"]) as node:
-            await node.publish("news.a", 0)
+    async def publish() -> None:
+        async with network.open_node("nodes", seeds=[f"host-{turn + 1}"]) as node:
+            await node.publish(f"news{turn}.a", 0)
             await subscribed.wait()
             for number in (1, 2, 3):
-                await node.publish("news.a", number)
+                await node.publish(f"news{turn}.a", number)
             await told.wait()
 
-    async def subscribe(network: Network, delay: float) -> None:
+    async def subscribe(delay: float) -> None:
         await trio.sleep(delay)
-        async with network.open_node("nodes", seeds=["host-11"]) as node, node.subscribe("news.>") as news:
-            heard.append([])
-            mine = heard[-1]
+        seeds = [f"host-{turn + 10}"]
+        async with network.open_node("nodes", seeds=seeds) as node, node.subscribe(f"news{turn}.>") as news:
+            mine: list[object] = []
+            heard.append(mine)
             if len(heard) == len(delays):
                 subscribed.set()
             with trio.move_on_after(5.0):
                 while 3 not in mine:
                     mine.append((await anext(news)).payload)
             assert (mine[-3:], news.statistics().missed) == ([1, 2, 3], 0)
-            if all(3 in each for each in heard) and len(heard) == len(delays):
+            if len(heard) == len(delays) and all(3 in each for each in heard):
                 told.set()
 
-    async with open_network(seed=seed) as network, open_realm(network, 19), trio.open_nursery() as nursery:
-        nursery.start_soon(publish, network)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(publish)
         for delay in delays:
-            nursery.start_soon(subscribe, network, delay)
+            nursery.start_soon(subscribe, delay)
 
 
 async def test_questions_made_up_about_others_are_asked_on_by_few(
@@ -336,8 +343,8 @@ async def test_questions_made_up_about_others_are_asked_on_by_few(
                 peer.link.post(kinds.Announce(bytes((1,)) + number.to_bytes(15), 1, 500, ("news",)), 64)
         await trio.sleep(1.0)
         asked = Counter(key[0] == victim.id for key in set(began))
-        assert 0 < asked[True] <= 150 * links_of(liar)
-        assert 0 < asked[False] <= 70 * links_of(liar)
+        assert 0 < asked[True] <= 140
+        assert 0 < asked[False] <= 80
         async with nodes[5].subscribe("news.>") as news:
             await victim.publish("news.a", 1)
             assert await hear(news, 1) == [1]
