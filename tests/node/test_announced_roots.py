@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -17,6 +19,7 @@ from iris.cluster.swim import NodeRecord
 from iris.kernel.names import NodeId
 from iris.kernel.wire import Message, kinds
 from iris.patterns.pubsub.announcements import Announcements
+from iris.patterns.pubsub.echo import Echo, Effect
 from iris.security.identity import NodeIdentity
 from iris.testing import Network, inspect, open_network
 
@@ -275,6 +278,76 @@ async def test_who_asks_on_for_nobody_for_now_passes_on_what_is_news(
         await nodes[9].publish("news.a", 1)
         await trio.sleep(1.0)
         assert all(nodes[9].id in node._pubsub._announcements._table for node in nodes)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_a_publisher_and_subscribers_that_come_at_once_hear_each_other(
+    autojump_clock: MockClock, seed: int
+) -> None:
+    delays = (0.0, 0.001, 0.005, 0.02, 0.1)
+    async with open_network(seed=seed) as network, open_realm(network, 19):
+        for turn in range(4):
+            await _come_at_once(network, turn, delays)
+
+
+async def _come_at_once(network: Network, turn: int, delays: Sequence[float]) -> None:
+    heard: list[list[object]] = []
+    subscribed, told = trio.Event(), trio.Event()
+
+    async def publish() -> None:
+        async with network.open_node("nodes", seeds=[f"host-{turn + 1}"]) as node:
+            await node.publish(f"news{turn}.a", 0)
+            await subscribed.wait()
+            for number in (1, 2, 3):
+                await node.publish(f"news{turn}.a", number)
+            await told.wait()
+
+    async def subscribe(delay: float) -> None:
+        await trio.sleep(delay)
+        seeds = [f"host-{turn + 10}"]
+        async with network.open_node("nodes", seeds=seeds) as node, node.subscribe(f"news{turn}.>") as news:
+            mine: list[object] = []
+            heard.append(mine)
+            if len(heard) == len(delays):
+                subscribed.set()
+            with trio.move_on_after(5.0):
+                while 3 not in mine:
+                    mine.append((await anext(news)).payload)
+            assert (mine[-3:], news.statistics().missed) == ([1, 2, 3], 0)
+            if len(heard) == len(delays) and all(3 in each for each in heard):
+                told.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(publish)
+        for delay in delays:
+            nursery.start_soon(subscribe, delay)
+
+
+async def test_questions_made_up_about_others_are_asked_on_by_few(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are not signed, and each costs every node a moment."""
+    began: list[tuple[NodeId, int]] = []
+    receive = Echo.receive
+
+    def count(self: Echo, key: tuple[NodeId, int], *given: Any, interested: bool) -> list[Effect]:
+        began.append(key)
+        return receive(self, key, *given, interested=interested)
+
+    async with open_network() as network, open_realm(network, 14) as nodes:
+        monkeypatch.setattr(Echo, "receive", count)
+        liar, victim = nodes[3], nodes[9]
+        for peer in liar._parts.mesh.peers.values():
+            for number in range(1, 501):
+                peer.link.post(kinds.Announce(bytes.fromhex(victim.id), number, 500, ("news",)), 64)
+                peer.link.post(kinds.Announce(bytes((1,)) + number.to_bytes(15), 1, 500, ("news",)), 64)
+        await trio.sleep(1.0)
+        asked = Counter(key[0] == victim.id for key in set(began))
+        assert 0 < asked[True] <= 140
+        assert 0 < asked[False] <= 80
+        async with nodes[5].subscribe("news.>") as news:
+            await victim.publish("news.a", 1)
+            assert await hear(news, 1) == [1]
 
 
 async def test_nodes_of_a_version_without_announcements_are_linked_and_sent_none(

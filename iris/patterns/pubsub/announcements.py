@@ -11,7 +11,7 @@ Nodes of 0.9 know nothing of this, and are linked with everybody themselves.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol, final
 
 import trio
@@ -33,12 +33,23 @@ _TICK: Final = 0.05
 _LONGEST: Final = 2.0
 """Seconds that a neighbour may have this node wait for others."""
 
-_AT_ONCE: Final = 4096
-_RATE: Final = 256.0
-"""Questions of one neighbour that are asked on at once, and each second in the long run."""
+_AT_ONCE: Final = 1024
+_RATE: Final = 32.0
+"""Questions of one neighbour that are asked on at once, and each second in the long run: each costs every node of the
+site 0.4 ms."""
+
+_OF_PUBLISHER: Final = 128
+_OF_PUBLISHER_RATE: Final = 2.0
+"""Likewise of one publisher, whoever passes them on: it has 64 roots, and asks twice for each at most."""
+
+_OF_STRANGERS: Final = 64
+"""Likewise of all publishers together that one neighbour has told of and of which no record has come."""
 
 _STRANGERS: Final = 256
 """Publishers that no record is known of, of those that one neighbour told of first: they may be newcomers."""
+
+_NEWCOMER: Final = 0.5
+"""Seconds within which the record of a newcomer comes, which may publish before."""
 
 _UNKNOWN: Final = 60.0
 """Seconds after which one of whom no record has come is none."""
@@ -114,6 +125,9 @@ class Announcements:
         """Those of them to compare with again, for a record has come."""
         self._begun = False
         self._limits: dict[NodeId, TokenBucket] = {}
+        """What neighbours may have this node do."""
+        self._budgets: dict[tuple[NodeId, bool], TokenBucket] = {}
+        """Questions of each publisher; of all without a record that a peer told of, with True."""
         self._followed: set[NodeId] = set()
         self._answered = trio.lowlevel.ParkingLot()
         mesh.register(kinds.Announce, self._receive)
@@ -154,6 +168,18 @@ class Announcements:
     def publishers(self) -> Collection[NodeId]:
         """Return all other publishers that are known."""
         return [node for node in self._table if node != self._mesh.node]
+
+    def awaits_records(self) -> bool:
+        """Return whether a publisher that this node follows may be a newcomer, whose record is on its way."""
+        since = trio.current_time() - _NEWCOMER
+        told = (self._strangers.get(node) for node in self._followed)
+        return any(stranger is not None and stranger[1] > since for stranger in told)
+
+    async def wait_records(self, news: Callable[[], Awaitable[None]]) -> None:
+        """Wait for that, by ``news`` of members, as long as it may be so."""
+        with trio.move_on_after(_NEWCOMER):
+            while self.awaits_records():
+                await news()
 
     def interest_changed(self) -> None:
         """Keep links to the publishers that may publish what this node subscribes to, and to no others."""
@@ -201,6 +227,7 @@ class Announcements:
 
     def _forget(self, publisher: NodeId) -> None:
         self._table.forget(publisher)
+        self._budgets.pop((publisher, False), None)
         self._away.discard(publisher)
         if publisher in self._followed:
             self._followed.discard(publisher)
@@ -262,8 +289,12 @@ class Announcements:
         return self._table.digest(self._living())
 
     def _living(self) -> list[NodeId]:
-        """Return the publishers that are alive, which alone are told of to who is linked anew."""
-        return [node for node in self._table if node == self._mesh.node or self._members.knows(node)]
+        """Return the publishers that are alive, or have no record yet: of these whoever is linked anew is told."""
+        return [
+            node
+            for node in self._table
+            if node == self._mesh.node or node in self._strangers or self._members.knows(node)
+        ]
 
     def _hears(self, peer: Peer) -> bool:
         node = peer.node
@@ -317,6 +348,17 @@ class Announcements:
             limit = self._limits[sender] = TokenBucket(_AT_ONCE, _RATE, now)
         return limit.spend(now, cost)
 
+    def _may_ask(self, publisher: NodeId, sender: NodeId) -> bool:
+        """Return whether a question is passed on.  None is signed: what others make up counts as its publisher's."""
+        stranger = self._strangers.get(publisher)
+        payer = (publisher, False) if stranger is None else (stranger[0], True)
+        now = trio.current_time()
+        budget = self._budgets.get(payer)
+        if budget is None:
+            at_once = _OF_PUBLISHER if stranger is None else _OF_STRANGERS
+            budget = self._budgets[payer] = TokenBucket(at_once, _OF_PUBLISHER_RATE, now)
+        return self._may(sender, 1.0) and budget.spend(now, 1.0)
+
     def _check_untrusted(self, peer: Peer) -> None:
         if peer.at_remote_site:
             raise RemoteProtocolError("sites keep their announcements to themselves")
@@ -332,7 +374,8 @@ class Announcements:
             if news:
                 self._tell(publisher, sender)
             return
-        if own or news is None or not self._may(sender, 1.0):
+        known = self._echo.knows((publisher, number))
+        if own or news is None or not (known or self._may_ask(publisher, sender)):
             if news:
                 self._tell(publisher, sender)
             self._perform([Answer(sender, (publisher, number), b"", b"")])
@@ -367,6 +410,7 @@ class Announcements:
         self._compared.discard(node)
         self._speaking.discard(node)
         self._limits.pop(node, None)
+        self._budgets.pop((node, True), None)
         self._refused.pop(node, None)
         self._lacking.discard(node)
         self._perform(self._echo.link_ended(node))

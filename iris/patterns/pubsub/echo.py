@@ -111,6 +111,10 @@ class Echo:
         """Return how many questions have come of late: while there is one, ``expire`` is to be called now and then."""
         return len(self._waves)
 
+    def knows(self, key: Key) -> bool:
+        """Return whether a question has come of late: it is not asked on again."""
+        return key in self._waves
+
     def begin(self, neighbours: Collection[NodeId], left: float, now: float) -> tuple[Wave, list[Effect]]:
         """Ask; return the question, which will be done."""
         self._number += 1

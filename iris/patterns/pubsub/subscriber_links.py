@@ -253,11 +253,12 @@ class SubscriberLinks:
             all_of_them: to all who publish, whatever it is.
         """
         with trio.move_on_after(within):
+            await self._announcements.wait_records(self._members.wait_news)
             await self._wait_linked(self._publishers(all_of_them=all_of_them))
 
     def lacks_publishers(self) -> bool:
         """Return whether one of those is not linked yet, and may be soon."""
-        return bool(self._unlinked(self._publishers()))
+        return self._announcements.awaits_records() or bool(self._unlinked(self._publishers()))
 
     def _publishers(self, *, all_of_them: bool = False) -> Collection[NodeId]:
         """Return the publishers that this node may hear; of 0.9, where it is not known who publishes, all.
