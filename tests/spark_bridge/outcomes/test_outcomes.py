@@ -194,6 +194,7 @@ async def test_what_was_cancelled_in_the_middle_is_in_doubt_and_what_was_not_beg
     ):
         async with open_keeper(network, tmp_path) as bridge:
             await desk.wait_for("bank")
+            await one.wait_for("bridge")
             with trio.move_on_after(0.5):
                 await desk.request("bank", options=iris.RequestOptions(idempotency_key="k"))
             with pytest.raises(iris.Unknown, match="in the middle"):
