@@ -48,7 +48,7 @@ class Members:
 
 
 def reach_of(members: Members) -> MemberReach:
-    mesh = SimpleNamespace(node=node(100), config=Config())
+    mesh = SimpleNamespace(node=node(100), config=Config(), expelled=lambda: None)
     return MemberReach(cast("Mesh", mesh), cast("Membership", members), None)
 
 
