@@ -551,6 +551,10 @@ class Acceptor:
 def _locked(directory: Path, *, shared: bool) -> Generator[None]:
     """Lock a directory against other processes of Iris for the length of the block, which is milliseconds.
 
+    Args:
+        directory: the directory.
+        shared: others may have it meanwhile that share it.
+
     Raises:
         OSError: it cannot be opened, or others hold the lock for so long.
     """

@@ -1,8 +1,8 @@
 """Announcements: what nodes of a site know of who publishes on which roots, and who of them wants to hear it.
 
 Every node keeps the announced roots of all publishers.  What is news to it, it passes on to all that it is linked with;
-whoever is linked anew compares.  So what one node knows has left for all its neighbours, and a publisher's new root is
-known to all nodes when an echo (``iris.patterns.pubsub.echo``) has come back.  A subscriber keeps links to the
+each peer that is linked anew compares.  So what one node knows has left for all its neighbours, and a publisher's new
+root is known to all nodes when an echo (``iris.patterns.pubsub.echo``) has come back.  A subscriber keeps links to the
 publishers that may publish what it subscribes to.
 
 Nodes of 0.9 know nothing of this, and are linked with everybody themselves.
@@ -40,7 +40,7 @@ site 0.4 ms."""
 
 _OF_PUBLISHER: Final = 128
 _OF_PUBLISHER_RATE: Final = 2.0
-"""Likewise of one publisher, whoever passes them on: it has 64 roots, and asks twice for each at most."""
+"""Likewise of one publisher, by whatever neighbours they come: it has 64 roots, and asks twice for each at most."""
 
 _OF_STRANGERS: Final = 64
 """Likewise of all publishers together that one neighbour has told of and of which no record has come."""
@@ -118,7 +118,7 @@ class Announcements:
         self._told: Counter[NodeId] = Counter()
         """How many of those each peer told of."""
         self._away: set[NodeId] = set()
-        """Publishers of the table that are not held alive: when they are, whoever was linked meanwhile is told."""
+        """Publishers of the table that are not held alive: when one is, peers that were linked meanwhile are told."""
         self._refused: dict[NodeId, float] = {}
         """Peers that told of publishers without a record that there was no room for, and when last."""
         self._again: set[NodeId] = set()
@@ -289,7 +289,7 @@ class Announcements:
         return self._table.digest(self._living())
 
     def _living(self) -> list[NodeId]:
-        """Return the publishers that are alive, or have no record yet: of these whoever is linked anew is told."""
+        """Return the publishers that are alive, or have no record yet: a peer that is linked anew is told of these."""
         return [
             node
             for node in self._table

@@ -1,7 +1,7 @@
 """Roots: which publishers have announced which first tokens of topics.
 
-What is known of a publisher only grows, until it is forgotten: whoever makes something up about another node can have
-subscribers link to it, and cannot have them miss it.
+What is known of a publisher only grows, until it is forgotten: a node that makes something up about another one can
+have subscribers link to it, and cannot have them miss it.
 """
 
 from __future__ import annotations
