@@ -56,7 +56,6 @@ async def test_a_saga_that_has_ended_makes_no_further_steps(tmp_path: Path) -> N
         {"undo": "x" * 129},
         {"payload": object()},
     ],
-    ids=str,
 )
 async def test_a_step_that_is_misnamed_leaves_a_saga_that_everybody_can_undo(tmp_path: Path, wrong: Any) -> None:
     calls: list[str] = []

@@ -1,13 +1,9 @@
-"""docs/explanation/architecture.md follows four messages: here they are sent and compared with it."""
+"""docs/explanation/architecture.md follows messages: here they are sent and compared with it."""
 
 from __future__ import annotations
 
-import re
-import sys
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import FrameType
 from typing import TypeVar
 
 import pytest
@@ -17,43 +13,9 @@ from trio.testing import MockClock
 import iris
 import iris.testing
 from iris.spark_bridge.server.bridge import open_bridge
+from tests.support.walks import Calls, check, documented
 
-ROOT = Path(__file__).resolve().parents[2]
-ROW = re.compile(r"^\| `(iris/[\w/.]+)` \| `([\w.]+)` \|", re.MULTILINE)
-Step = tuple[str, str]
 T = TypeVar("T")
-
-
-def documented(heading: str) -> list[Step]:
-    """Return the files and functions that a section lists."""
-    text = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
-    section = text[text.index(f"## {heading}\n") :].split("\n## ")[0]
-    return [(file, function) for file, function in ROW.findall(section)]
-
-
-class Calls:
-    """Notes each function of Iris when it is first called."""
-
-    def __init__(self) -> None:
-        self._noted: dict[Step, None] = {}
-
-    def __iter__(self) -> Iterator[Step]:
-        return iter(self._noted)
-
-    def _note(self, frame: FrameType, event: str, _: object) -> None:
-        file = Path(frame.f_code.co_filename)
-        if event == "call" and file.is_relative_to(ROOT / "iris"):
-            self._noted.setdefault((str(file.relative_to(ROOT)), frame.f_code.co_qualname))
-
-    @contextmanager
-    def noted(self) -> Iterator[None]:
-        """Note what is called in a block."""
-        before = sys.getprofile()
-        sys.setprofile(self._note)
-        try:
-            yield
-        finally:
-            sys.setprofile(before)
 
 
 async def request(near: iris.Node, far: iris.Node, calls: Calls, _: Path) -> None:
@@ -129,7 +91,6 @@ async def test_the_documented_walk_is_the_way_that_a_message_takes(
     send: Callable[[iris.Node, iris.Node, Calls, Path], Awaitable[None]],
 ) -> None:
     steps = documented(heading)
-    assert len(steps) >= 8
     calls = Calls()
     monkeypatch.setattr(trio.to_thread, "run_sync", run_here)
     async with (
@@ -138,6 +99,4 @@ async def test_the_documented_walk_is_the_way_that_a_message_takes(
         network.open_node("far") as far,
     ):
         await send(near, far, calls, tmp_path)
-    called = list(calls)
-    assert [step for step in steps if step not in called] == []
-    assert steps == sorted(steps, key=called.index)
+    check(steps, calls)

@@ -22,6 +22,8 @@ from iris.patterns.request import DRAINING
 from iris.patterns.service import Unserved
 from tests.support.door_messages import check
 from tests.support.doors import Place, Run, with_door
+from tests.support.walks import Calls, documented
+from tests.support.walks import check as check_walk
 
 PROTOCOL = Subprotocol("iris.serve.1")
 RIGHTS = {"call": (">",), "serve": ("orders", "others")}
@@ -114,6 +116,23 @@ async def test_a_program_answers_requests(place: Place) -> None:
         assert (asked["payload"], "operation" in asked) == (b"\n\x00", False)
         await program.send_bytes(b"\n\n", "reply", id=asked["id"])
         assert await asking == b"\n\n"
+
+
+@with_door(rights=RIGHTS)
+async def test_the_documented_walk_is_the_way_that_a_request_takes(place: Place) -> None:
+    calls = Calls()
+
+    async def ask(program: Program, payload: str) -> None:
+        asking = asyncio.create_task(place.member.request("orders", payload))
+        asked = await program.next()
+        await program.send("reply", id=asked["id"], payload=payload)
+        assert await asking == payload
+
+    async with serving(place) as program:
+        await ask(program, "first")
+        with calls.noted():
+            await ask(program, "second")
+    check_walk(documented("The walk of a request that a program serves"), calls)
 
 
 @with_door(rights=RIGHTS)
