@@ -34,7 +34,7 @@ from iris.patterns.pubsub.subscribe import expires_after
 from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.client import number_of
 from iris.spark_bridge.errors import BridgeUnreachable, QuotaExceeded
-from iris.spark_bridge.kafka.log import KafkaLog, Span, TopicState
+from iris.spark_bridge.kafka.log import PASSING, KafkaLog, Span, TopicState
 from iris.spark_bridge.kafka.records import Record, as_sent, read_record
 from iris.spark_bridge.log import TopicFilter
 from iris.spark_bridge.protocol import Permit
@@ -334,7 +334,7 @@ class _Reading:
             self._missed[partition] = self._missed.get(partition, 0) + max(0, span.earliest - self._at[partition])
             self._at[partition] = span.earliest
             consumer.seek(TopicPartition(self._log.topic, partition, span.earliest))
-        elif not error.retriable() and error.code() not in _PASSING:
+        elif error.code() not in _PASSING and not error.retriable():
             raise RemoteError("refused", f"Kafka refuses that: {error.str()}")
 
     async def _send_part(
@@ -407,9 +407,7 @@ class _Reading:
         self._committed |= {partition: max(at, self._committed.get(partition, 0)) for partition, at in wanted.items()}
 
 
-_PASSING: Final = frozenset(
-    {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._MAX_POLL_EXCEEDED}
-)
+_PASSING: Final = PASSING | {KafkaError._MAX_POLL_EXCEEDED}
 
 
 def _by_partition(records: Sequence[Record]) -> Iterator[tuple[int, list[Record]]]:

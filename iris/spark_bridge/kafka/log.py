@@ -38,9 +38,11 @@ _ANSWER: Final = 10.0
 _PAUSE: Final = 0.1
 """Seconds between two questions to brokers that do not know yet."""
 
-_PASSING: Final = frozenset(
+PASSING: Final = frozenset(
     {
         *(KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._WAIT_COORD),
+        *(KafkaError._DESTROY, KafkaError._DESTROY_BROKER, KafkaError._UNKNOWN_BROKER, KafkaError._NODE_UPDATE),
+        *(KafkaError._RESOLVE, KafkaError._TIMED_OUT_QUEUE, KafkaError._WAIT_CACHE, KafkaError._RETRY),
         *(KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE),
         *(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NETWORK_EXCEPTION),
         *(KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.REBALANCE_IN_PROGRESS, KafkaError.OFFSET_NOT_AVAILABLE),
@@ -208,7 +210,7 @@ class KafkaLog:
 
     def _translated(self, error: KafkaException) -> Exception:
         reason: KafkaError = error.args[0]
-        if reason.code() in _PASSING:
+        if reason.code() in PASSING:
             return BridgeUnreachable(f"Kafka does not answer: {reason.str()}")
         if reason.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return ConfigError(

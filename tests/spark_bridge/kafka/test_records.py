@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import Any, cast
 
-from confluent_kafka import Consumer, KafkaError
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
+from iris.kernel.errors import ConfigError
+from iris.spark_bridge.errors import BridgeUnreachable
+from iris.spark_bridge.kafka import log as log_of_kafka
 from iris.spark_bridge.kafka.log import KafkaLog, RangeReader
 from iris.spark_bridge.kafka.records import read_record
 
@@ -68,3 +74,32 @@ def test_the_end_of_a_replica_that_is_behind_is_not_the_end_of_a_range() -> None
     found = [record.offset for record in reader.read(4, max_bytes=1_000_000)]
     assert found == [0, 1]
     assert reader.at == 4
+
+
+@pytest.mark.parametrize(
+    "code", [KafkaError._DESTROY, KafkaError._RESOLVE, KafkaError._TRANSPORT, KafkaError.NOT_CONTROLLER]
+)
+def test_a_broker_that_goes_while_it_is_asked_is_one_to_wait_for(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    with pytest.raises(BridgeUnreachable, match="Kafka does not answer"):
+        asked(monkeypatch, code).describe()
+
+
+def test_what_brokers_refuse_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="Kafka refuses that"):
+        asked(monkeypatch, KafkaError.TOPIC_AUTHORIZATION_FAILED).describe()
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, code: int) -> KafkaLog:
+    """Return a log whose brokers answer what its topic is by an error."""
+
+    class Admin:
+        def __init__(self, _: object) -> None:
+            pass
+
+        def describe_topics(self, _: object, **__: object) -> Mapping[str, Future[object]]:
+            answer = Future[object]()
+            answer.set_exception(KafkaException(KafkaError(code)))
+            return {"orders": answer}
+
+    monkeypatch.setattr(log_of_kafka, "AdminClient", Admin)
+    return KafkaLog("127.0.0.1:9", "orders", "bridge", {})
