@@ -219,13 +219,14 @@ class TunnelEndpoint:
                 del self._waiting[wakeup]
 
     async def wait_readable(self, condition: Callable[[], bool]) -> None:
-        """Wait until ``condition``, which does not hold now, does, for the one task that then reads.
+        """Wait until ``condition`` holds, for the one task that then reads.
 
         That calls ``offer``, whatever it has read.
         """
         self._reader = condition
         try:
-            await self._reading.wait()
+            while not condition():  # a task that was cancelled may have left what woke it
+                await self._reading.wait()
         finally:
             self._reader = None
             self._reader_comes = False

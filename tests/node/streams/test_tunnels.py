@@ -134,6 +134,35 @@ async def test_a_node_opens_a_tunnel_to_itself(autojump_clock: MockClock, nodes:
     assert member.statistics().tunnels.open == 0
 
 
+async def test_who_is_cancelled_just_when_a_message_comes_has_the_next_one_wait(
+    autojump_clock: MockClock, network: Network
+) -> None:
+    async def read(scope: trio.CancelScope) -> None:
+        with scope:
+            found.append(await tunnel.receive())
+
+    found: list[object] = []
+    async with (
+        network.open_node("store") as node,
+        node.join("store", Store().service),
+        node.open_tunnel("store") as tunnel,
+        trio.open_nursery() as nursery,
+    ):
+        await tunnel.receive()
+        for number in range(80):
+            scope = trio.CancelScope()
+            nursery.start_soon(read, scope)
+            await trio.testing.wait_all_tasks_blocked()
+            await tunnel.send(number)
+            for _ in range(number % 40):  # one of these is just when it comes
+                await trio.lowlevel.checkpoint()
+            scope.cancel()
+            await trio.testing.wait_all_tasks_blocked()
+            if len(found) == number:
+                found.append(await tunnel.receive())
+    assert found == [*range(80)]
+
+
 async def test_names_and_operations_that_nobody_serves_are_errors_at_once(
     autojump_clock: MockClock, nodes: Nodes
 ) -> None:
