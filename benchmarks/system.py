@@ -8,13 +8,39 @@ import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import final
+from typing import Protocol, final
 
 from benchmarks.broker import Broker, find_program, program_version
-from benchmarks.worker import Task
 from iris.bench.cases import Case, Kind
 
 __all__ = ["Role", "Roles", "System", "Task"]
+
+
+class Task(Protocol):
+    """Task of one process of a trial: the part of ``benchmarks.worker.Task`` that a role needs.
+
+    Attributes:
+        case: the work.
+        broker: address of the system's broker; empty if it has none.
+        addresses: addresses at which the sinks listen, in a source; empty in a sink.
+        seat: number of this sink.
+    """
+
+    case: Case
+    broker: str
+    addresses: tuple[str, ...]
+    seat: int
+
+    @property
+    def seconds(self) -> float:
+        """Time for which the source works, in seconds.  Whoever asks for the first time begins to work."""
+        ...
+
+    def ready(self, address: str = "") -> None:
+        """Say that this sink now receives, at ``address``."""
+
+    def finish(self, **figures: float) -> None:
+        """Say what was measured, and when."""
 
 
 Role = Callable[[Task], None]

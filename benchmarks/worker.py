@@ -18,14 +18,7 @@ from iris.bench.cases import CASES, Case
 
 @final
 class Task:
-    """Task of one process of a trial, and its line to the process that conducts the trial.
-
-    Attributes:
-        case: the work.
-        broker: address of the system's broker; empty if it has none.
-        addresses: addresses at which the sinks listen, in a source; empty in a sink.
-        seat: number of this sink.
-    """
+    """Task of one process of a trial, and its line to the process that conducts it; see ``benchmarks.system.Task``."""
 
     def __init__(self, *, case: Case, seconds: float, broker: str, addresses: tuple[str, ...], seat: int = 0) -> None:
         self.case = case

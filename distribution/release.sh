@@ -25,4 +25,8 @@ sha256sum -- "$release"* > SHA256SUMS
 ssh-keygen -q -Y sign -f "$IRIS_SIGNING_KEY" -n iris-release SHA256SUMS
 
 # What is not verified here is verified by nobody else, either.
-ssh-keygen -Y verify -f ../distribution/allowed_signers -I release -n iris-release -s SHA256SUMS.sig < SHA256SUMS
+ssh-keygen -Y verify -f ../distribution/allowed_signers -I release -n iris-release -s SHA256SUMS.sig < SHA256SUMS || {
+    rm SHA256SUMS.sig
+    echo "release.sh: distribution/allowed_signers does not name the key $IRIS_SIGNING_KEY: add its public part" >&2
+    exit 1
+}

@@ -96,6 +96,8 @@ type ServeOptions struct {
 //
 // A connection that is lost is made anew, after 0.1 s, then less often up to every 5 s: an error is returned only if
 // another try has no hope, such as ErrNotAllowed, or if work was lost in draining.  When Serve returns, no handler runs.
+//
+// Beta until 1.1 of Iris: docs/reference/stability.md.
 func (c *Client) Serve(ctx context.Context, cluster string, service Service, options ServeOptions) error {
 	if options.Logger == nil {
 		options.Logger = slog.Default()

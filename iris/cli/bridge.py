@@ -146,12 +146,12 @@ MIB = 1024 * 1024
 @click.option(
     "--election",
     metavar="URL",
-    help="Let etcd://HOST:PORT,... or postgresql://... decide when a copy takes over; the same at primary and copies.",
+    help="Beta: let etcd://HOST:PORT,... or postgresql://... decide when a copy takes over; the same at all of them.",
 )
 @click.option(
     "--kafka",
     metavar="BOOTSTRAP",
-    help="Have these brokers of Kafka keep the events, and not a directory: HOST:PORT, with commas between them.",
+    help="Beta: have these brokers of Kafka keep the events, and not a directory: HOST:PORT, with commas between them.",
 )
 @click.option(
     "--config",

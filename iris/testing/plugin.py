@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import iscoroutinefunction
 from pathlib import Path
@@ -37,8 +38,8 @@ _WORLDS: Final = {"iris_world": "iris.testing", "iris_aio_world": "iris.aio.test
 def pytest_addoption(parser: pytest.Parser) -> None:
     """See pytest."""
     group = parser.getgroup("iris", "simulations (iris.testing.simulate)")
-    group.addoption("--iris-seed", type=int, metavar="N", help="run each simulation with this seed only")
-    group.addoption("--iris-seeds", type=int, metavar="N", help="run each simulation with the seeds 0 to N - 1")
+    group.addoption("--iris-seed", type=_whole(0), metavar="N", help="run each simulation with this seed only")
+    group.addoption("--iris-seeds", type=_whole(1), metavar="N", help="run each simulation with the seeds 0 to N - 1")
     group.addoption(
         "--iris-schedule", type=Path, metavar="FILE", help="run each simulation with this saved schedule of faults"
     )
@@ -49,6 +50,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type="bool",
         default=True,
     )
+
+
+def _whole(least: int) -> Callable[[str], int]:
+    """Return the type of an option that is a whole number.  No seeds at all would let every simulation pass."""
+
+    def read(text: str) -> int:
+        from iris.kernel.numerals import read_whole
+
+        number = read_whole(text, least)
+        if number is None:
+            raise ArgumentTypeError(f"{text!r} is not a whole number of {least} or more")
+        return number
+
+    return read
 
 
 @pytest.hookimpl(tryfirst=True)

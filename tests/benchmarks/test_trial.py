@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.load import processor_time
-from benchmarks.system import Task
 from benchmarks.systems import iris_members, system_named
 from benchmarks.trial import ROOT, TrialError, last_words, run_trial
+from benchmarks.worker import Task
 from iris.bench.cases import CASES, Case
 
 

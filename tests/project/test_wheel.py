@@ -189,6 +189,7 @@ def test_a_release_is_signed_by_a_key_that_is_known_and_by_no_other(tmp_path: Pa
 
     known, other = keys
     assert release(other) != 0
+    assert not (dist / "SHA256SUMS.sig").exists()
     assert release(known) == 0
     assert verified()
     assert "iris_mesh-1.0.0.cdx.json" in (dist / "SHA256SUMS").read_text()

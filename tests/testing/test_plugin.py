@@ -83,6 +83,14 @@ async def test_a_test_run_that_does_not_use_it_loads_nothing_and_leaves_nothing(
     assert [*(tmp_path / "temporary").iterdir()] == []
 
 
+@pytest.mark.parametrize("option", ["--iris-seed=-1", "--iris-seed=1_0", "--iris-seeds=0", "--iris-seeds=many"])
+async def test_a_number_that_is_no_seed_is_an_error_of_usage(tmp_path: Path, option: str) -> None:
+    ran = await run_tests(tmp_path, NOTHING, option)
+    assert ran.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "is not a whole number of" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
 async def test_nodes_of_tests_do_not_meet_the_services_of_their_developer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

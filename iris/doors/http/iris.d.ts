@@ -399,7 +399,7 @@ export class Door {
   openTunnel<Item = Received>(cluster: string, options?: TunnelOptions): Promise<Tunnel<Item>>;
 
   /**
-   * Serve a cluster: `await door.serve("orders", { request: { price: async (payload, request) => 3.5 } })`.
+   * Serve a cluster (beta): `await door.serve("orders", { request: { price: async (payload, request) => 3.5 } })`.
    *
    * When the connection is lost it connects again.  Once the option `signal` aborts it drains: it finishes what is in
    * progress, and resolves.  An error says that this client may not serve the cluster.

@@ -142,7 +142,7 @@ export class Door {
   }
 
   /**
-   * Serve a cluster: `await door.serve("orders", { request: { price: async (payload, request) => 3.5 } })`.
+   * Serve a cluster (beta): `await door.serve("orders", { request: { price: async (payload, request) => 3.5 } })`.
    *
    * `request` gets the payload and `{ operation, sender, node, headers, timeout, signal }`; what it returns is the
    * reply, and an IrisError that it throws reaches the caller with its code.  `signal` aborts when nobody waits.

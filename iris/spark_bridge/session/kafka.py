@@ -76,7 +76,7 @@ def load(
 
     Args:
         reader: ``spark.readStream`` or ``spark.read``.
-        kafka: addresses of brokers, with commas between them.  None: the bridge has a log of its own.
+        kafka: addresses of brokers, with commas between them (beta).  None: the bridge has a log of its own.
         repeats: with Kafka, how long a stream remembers events to drop their repeats; None: it drops none.
         options: those of the source.  With Kafka those of topics, positions, limits and ``failOnDataLoss``; ``bridge``
             is Kafka's topic; and ``kafka.`` before each property of its client, such as ``kafka.security.protocol``.
