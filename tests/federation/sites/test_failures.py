@@ -18,11 +18,21 @@ from iris.cluster.directory.messages import CLUSTER, Export, Hop, RouteAdvertise
 from iris.federation.gateway import open_gateway
 from iris.kernel import wire
 from iris.kernel.config import Config
+from iris.kernel.errors import AuthenticationError
 from iris.kernel.wire import kinds
 from iris.patterns.pubsub.sealed.receiver import PATIENCE
 from iris.patterns.service import Role
+from iris.security.channel.session import Session
 from iris.testing import Rights
-from tests.support.federations import EVERYTHING, Federation, Heard, echo, gateway_url, open_federation, reports_of
+from tests.support.federations import (
+    EVERYTHING,
+    Federation,
+    Heard,
+    echo,
+    gateway_url,
+    open_federation,
+    reports_of,
+)
 from tests.support.messages import raw
 
 
@@ -341,6 +351,38 @@ async def test_changed_frames_are_refused(autojump_clock: MockClock, place: int)
         await trio.sleep(0.5)
         assert [event.payload for event in heard] == [-1]
         assert sum(ear.statistics().refusals.values()) > 0
+
+
+async def test_no_key_of_any_gateway_opens_what_it_carries(autojump_clock: MockClock) -> None:
+    secret = b"the combination of the safe is 31-41-59"
+    async with open_federation() as federation:
+        shop = await federation.two_sites(echo("store"))
+        captured: list[bytes] = []
+
+        def keep(frame: bytes) -> list[bytes]:
+            captured.append(frame)
+            return [frame]
+
+        for gateway in federation.gateways.values():
+            federation.alter_frames(gateway, keep)
+        for _ in range(5):
+            assert await shop.request("store", secret) == secret
+        assert len(captured) >= 20
+        sessions: list[Session] = []
+        for host in federation.gateways:
+            node = federation.nodes[host]
+            for mesh in (federation.parts[node.id].mesh, federation.between[federation.gateways[host]]):
+                sessions += [peer.session for peer in mesh.peers.values() if peer.session is not None]
+        assert len(sessions) >= 4
+        for frame in captured:
+            assert secret not in frame
+            assert b"store" not in frame
+            for session in sessions:
+                # Its own keys and counters, with any claim about the session that the frame is of.
+                for index in (int.from_bytes(frame[4:8]), session.local_index):
+                    changed = frame[:4] + index.to_bytes(4) + frame[8:]
+                    with pytest.raises(AuthenticationError):
+                        session.open_untrusted(changed)
 
 
 async def test_a_gateway_may_not_speak_for_another_site(
