@@ -11,17 +11,7 @@ import trio
 from iris.aio.guest import Guest
 from iris.kernel.config import Config
 from tests.support.aio import open_guest_cast, use_virtual_clock
-from tests.support.operations import (
-    OPERATIONS,
-    CancelAt,
-    Cast,
-    broadcast,
-    connections,
-    join,
-    open_node,
-    state,
-    waiters,
-)
+from tests.support.operations import OPERATIONS, CancelAt, Cast, broadcast, connections, join, open_node, state, waiters
 from tests.support.stages import IN_FLIGHT, check_accounts
 
 Operation = Callable[[Cast], Awaitable[None]]

@@ -52,15 +52,6 @@ def full(count: int) -> tuple[World, list[Site]]:
     return world, sites
 
 
-def test_in_a_ring_every_site_reaches_every_other_by_the_shorter_side() -> None:
-    world, sites = ring(4)
-    for start, end in itertools.permutations(range(4), 2):
-        passed = world.path(sites[start], f"s{end}")
-        assert passed is not None
-        assert len(passed) - 1 == min((start - end) % 4, (end - start) % 4)
-        assert len(sites[start].directory.members("databases")) == 3
-
-
 def test_a_site_is_told_when_the_exports_of_all_its_gateways_have_come() -> None:
     directory = SiteDirectory(Hop("eu", A))
     directory.add(B, 0.0, local=False)
@@ -110,12 +101,6 @@ def test_a_site_without_a_route_is_remembered_and_their_number_is_bounded() -> N
     for number in range(1, FORMER + 1):
         come_and_go(number)
     assert [directory.has_reached(f"s{number}") for number in (0, 1, FORMER)] == [False, True, True]
-
-
-def test_in_a_full_mesh_every_site_is_one_step_away() -> None:
-    world, sites = full(6)
-    for start, end in itertools.permutations(range(6), 2):
-        assert world.path(sites[start], f"s{end}") == [f"s{start}", f"s{end}"]
 
 
 def test_a_cut_ring_becomes_a_chain_and_heals() -> None:

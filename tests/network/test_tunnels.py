@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
 import trio
 
 import iris
-from iris.kernel.config import Config
 from tests.support.tunnel_store import make_credentials, open_store
 
 MIB = 2**20
@@ -124,41 +121,6 @@ async def test_a_transfer_survives_connections_that_break(tmp_path: Path) -> Non
             assert answer == digest
             assert proxy.broken >= 12
         nursery.cancel_scope.cancel()
-
-
-async def test_a_member_that_is_killed_is_an_error(tmp_path: Path) -> None:
-    async with open_shop(tmp_path) as (node, process):
-
-        async def use() -> None:
-            async with node.open_tunnel("store", operation="ignore") as tunnel:
-                process.kill()
-                await tunnel.receive()
-
-        with trio.fail_after(60), pytest.raises(iris.TunnelBroken):
-            await use()
-
-
-async def test_a_member_that_is_stopped_costs_the_sender_two_windows(tmp_path: Path) -> None:
-    async with open_shop(tmp_path) as (node, process), trio.open_nursery() as nursery:
-        window = Config().tunnel_window
-        done = trio.Event()
-
-        async def transfer() -> None:
-            digest, answer = await put(node, 32 * MIB)
-            assert answer[0] == digest
-            done.set()
-
-        process.send_signal(signal.SIGSTOP)
-        try:
-            nursery.start_soon(transfer)
-            await trio.sleep(0.5)
-            assert not done.is_set()
-            held = node.statistics().tunnels.messages.waiting
-            assert held * MIB <= 2 * window
-        finally:
-            process.send_signal(signal.SIGCONT)
-        with trio.fail_after(60):
-            await done.wait()
 
 
 async def test_a_file_goes_from_one_process_to_another(tmp_path: Path) -> None:

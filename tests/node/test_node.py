@@ -32,7 +32,6 @@ def echo_service(name: str = "echo") -> iris.Service:
         await trio.sleep(request.payload)
         return "slept"
 
-    assert service.requests == {None: echo, "sleep": sleep}
     return service
 
 
@@ -45,21 +44,6 @@ async def start_members(stack: AsyncExitStack, network: Network, count: int, nam
     return nodes
 
 
-async def test_a_cluster_is_called_by_its_name(network: Network, autojump_clock: MockClock) -> None:
-    async with AsyncExitStack() as stack:
-        (member,) = await start_members(stack, network, 1)
-        caller = await stack.enter_async_context(network.open_node("shop"))
-        await caller.wait_for("echo")
-        assert await caller.request("echo", {"a": 1}) == [{"a": 1}, "shop"]
-        assert [found.node for found in caller.members("echo")] == [member.id]
-
-
-async def test_a_node_calls_a_cluster_that_it_serves_itself(network: Network, autojump_clock: MockClock) -> None:
-    async with AsyncExitStack() as stack:
-        (member,) = await start_members(stack, network, 1)
-        assert await member.request("echo", b"x") == [b"x", "echo"]
-
-
 async def test_a_name_that_nobody_serves_is_an_error_at_once(network: Network, autojump_clock: MockClock) -> None:
     async with network.open_node("shop") as node:
         began = trio.current_time()
@@ -70,15 +54,6 @@ async def test_a_name_that_nobody_serves_is_an_error_at_once(network: Network, a
             async with node.survey("nobody", b""):
                 pass
         assert trio.current_time() - began < 0.01
-
-
-async def test_waiting_for_members_that_do_not_come_ends_with_the_count(
-    network: Network, autojump_clock: MockClock
-) -> None:
-    async with AsyncExitStack() as stack:
-        (member,) = await start_members(stack, network, 1)
-        with pytest.raises(iris.RequestTimeout, match="1 of 2 members"):
-            await member.wait_for("echo", members=2, timeout=3)
 
 
 async def test_a_member_that_crashes_fails_no_idempotent_request(network: Network, autojump_clock: MockClock) -> None:
@@ -144,22 +119,6 @@ async def test_a_member_that_leaves_finishes_its_work_and_callers_see_no_error(
         assert replies == ["slept"] * 240
 
 
-async def test_a_partition_heals_without_a_restart(network: Network, autojump_clock: MockClock) -> None:
-    async with AsyncExitStack() as stack:
-        await start_members(stack, network, 2)
-        caller = await stack.enter_async_context(network.open_node("shop", host="shop"))
-        await caller.wait_for("echo", members=2)
-        network.memory.partition(["shop", "echo-0"], ["echo-1"])
-        async with caller.watch("echo") as changes:
-            async for change in changes:
-                if change.kind == "lost":
-                    break
-        assert await caller.request("echo", 1, timeout=2) == [1, "shop"]
-        await trio.sleep(60)
-        network.memory.heal()
-        await caller.wait_for("echo", members=2, timeout=10)
-
-
 async def test_a_node_needs_a_credential_to_serve_a_name_that_is_not_its_own(autojump_clock: MockClock) -> None:
     async with iris.testing.open_network(rights=Rights()) as network, network.open_node("shop") as node:
         with pytest.raises(iris.ConfigError, match="no right to serve 'orders'"):
@@ -180,22 +139,6 @@ async def test_joining_twice_is_refused(network: Network, autojump_clock: MockCl
             async with member.join("echo", echo_service()):
                 pass
         assert await member.request("echo", 1) == [1, "echo"]
-
-
-@pytest.mark.parametrize("timeout", [0, -1, float("nan"), True, "soon"])
-async def test_a_timeout_that_makes_no_sense_is_refused(
-    network: Network, autojump_clock: MockClock, timeout: float
-) -> None:
-    async with AsyncExitStack() as stack:
-        (member,) = await start_members(stack, network, 1)
-        with pytest.raises(iris.ConfigError, match="timeout"):
-            await member.request("echo", 1, timeout=timeout)
-
-
-async def test_what_the_block_raises_comes_out_as_it_is(network: Network, autojump_clock: MockClock) -> None:
-    with pytest.raises(KeyError):
-        async with network.open_node("shop"):
-            raise KeyError("mine")
 
 
 async def test_sessions_are_renewed_and_nothing_notices(network: Network, autojump_clock: MockClock) -> None:

@@ -71,7 +71,6 @@ def make_store(heard: list[object] | None = None) -> iris.Service:
         async for payload in tunnel:
             await tunnel.send(payload)
 
-    assert len({give, hear, echo}) == 3
     return store
 
 
@@ -442,7 +441,6 @@ async def test_broadcasts_that_wait_are_not_decoded_until_it_is_their_turn(autoj
         gate.set()
         await trio.sleep(IN_FLIGHT)
         assert heard == [empty] * 3
-    assert callable(hear)
 
 
 async def test_a_malformed_message_of_a_tunnel_ends_that_tunnel_with_one_error_and_no_other(

@@ -241,24 +241,6 @@ async def test_a_crash_of_a_host_that_does_not_exist_is_nothing(autojump_clock: 
         assert shop.members("shop") == ()
 
 
-async def test_a_member_that_hangs_costs_its_callers_little_while_there_is_another(autojump_clock: MockClock) -> None:
-    """``pause`` is what SIGSTOP is to a process: no connection breaks, nothing is answered."""
-    async with iris.testing.open_network() as network, AsyncExitStack() as stack:
-        nodes = await open_members(stack, network, "one", "two")
-        shop = await stack.enter_async_context(network.open_node("shop"))
-        await shop.wait_for("store", members=2)
-        transport = network.memory.find("mem://two")
-        assert transport is not None
-        transport.pause()
-        replies = [
-            await shop.request("store", timeout=5, options=iris.RequestOptions(idempotent=True)) for _ in range(20)
-        ]
-        assert replies == ["one"] * 20
-        transport.resume()
-        await trio.sleep(10)
-        assert await shop.request("store", timeout=5, options=iris.RequestOptions(prefer=nodes["two"].id)) == "two"
-
-
 async def test_latency_is_what_a_round_trip_takes_and_can_be_changed(autojump_clock: MockClock) -> None:
     async with iris.testing.open_network(latency=(0.05, 0.05)) as network, AsyncExitStack() as stack:
         await open_members(stack, network, "one")
@@ -270,21 +252,6 @@ async def test_latency_is_what_a_round_trip_takes_and_can_be_changed(autojump_cl
             began = trio.current_time()
             assert await shop.request("store", timeout=20) == "one"
             assert 2 * latency <= trio.current_time() - began < 2 * latency + 0.01
-
-
-async def test_lost_frames_cost_time_and_no_idempotent_request(autojump_clock: MockClock) -> None:
-    async with iris.testing.open_network(seed=4) as network, AsyncExitStack() as stack:
-        await open_members(stack, network, "one", "two", "three")
-        shop = await stack.enter_async_context(network.open_node("shop"))
-        await shop.wait_for("store", members=3)
-        network.memory.loss = 0.05
-        replies = [
-            await shop.request("store", timeout=30, options=iris.RequestOptions(idempotent=True)) for _ in range(100)
-        ]
-        network.memory.loss = 0.0
-        assert len(replies) == 100
-        statistics = shop.statistics().requests
-        assert (statistics.sent, statistics.answered) == (100, 100)
 
 
 # -- realm, sites, files -------------------------------------------------------------------------------------
@@ -329,27 +296,6 @@ async def test_a_node_joins_through_the_seeds_it_is_given_and_without_any_is_alo
         through = await stack.enter_async_context(network.open_node("shop", seeds=["two"]))
         await through.wait_for("store", members=2)
         assert len(through.members("store")) == 2
-
-
-async def test_nodes_find_those_of_their_own_site_only(autojump_clock: MockClock) -> None:
-    async with iris.testing.open_network() as network, AsyncExitStack() as stack:
-        for site in ("eu", "us"):
-            node = await stack.enter_async_context(network.open_node("store", host=site, site=site))
-            await stack.enter_async_context(node.join("store", naming(site)))
-        for site in ("eu", "us"):
-            shop = await stack.enter_async_context(network.open_node("shop", site=site))
-            await shop.wait_for("store")
-            assert shop.site == site
-            assert {await shop.request("store") for _ in range(10)} == {site}
-
-
-async def test_limits_are_those_of_the_config(autojump_clock: MockClock) -> None:
-    async with iris.testing.open_network() as network, AsyncExitStack() as stack:
-        await open_members(stack, network, "one")
-        shop = await stack.enter_async_context(network.open_node("shop", config=iris.Config(max_payload=1024)))
-        await shop.wait_for("store")
-        with pytest.raises(iris.PayloadTooLarge, match="the limit is 1024"):
-            await shop.request("store", bytes(1025))
 
 
 async def test_nothing_is_left_on_disk(

@@ -10,7 +10,7 @@ import trio
 from iris.cluster.mesh.mesh import Mesh
 from iris.cluster.mesh.peer import Peer
 from iris.kernel.wire import kinds
-from tests.support.meshes import Fleet, MeshNode
+from tests.support.meshes import MeshNode
 
 MARK: Final = kinds.TunnelMarked
 """A message with a number that tunnels alone use otherwise."""
@@ -41,10 +41,3 @@ def mark(node: MeshNode, other: MeshNode, *numbers: int) -> None:
 
 async def settle() -> None:
     await trio.sleep(0.1)
-
-
-def fill(fleet: Fleet, node: MeshNode, other: MeshNode) -> None:
-    """Post until the link takes no more."""
-    link = node.peer(other).link
-    while link.waiting_bytes < fleet.config.link_bytes - 200:
-        link.post(MARK(0), 100)

@@ -32,13 +32,6 @@ def picks(of: Balancer, count: int = 1000) -> Counter[NodeId | None]:
     return Counter(of.pick() for _ in range(count))
 
 
-def test_nobody_serves_an_empty_cluster() -> None:
-    empty = balancer(0)
-    assert empty.pick() is None
-    assert empty.pick(key="k") is None
-    assert empty.pick(prefer=node(1)) is None
-
-
 def test_whether_there_is_another_member_is_told_without_a_draw() -> None:
     one, two = balancer(2), balancer(2)
     for _ in range(3):
@@ -253,26 +246,6 @@ def test_a_trial_that_takes_long_is_the_only_one(requests: int) -> None:
     assert two.pick(now=2.0) == node(0)
     two.started(node(0))
     assert {two.pick(now=2.0 + number) for number in range(1, 20)} == {node(1)}
-
-
-def test_a_suspended_member_gets_nothing_until_it_is_resumed() -> None:
-    two = balancer(2)
-    two.suspend(node(0))
-    assert picks(two) == {node(1): 1000}
-    two.suspend(node(1))
-    assert two.pick() is None
-    two.resume(node(0))
-    assert picks(two) == {node(0): 1000}
-
-
-def test_a_removed_member_gets_nothing_and_its_answers_are_ignored() -> None:
-    two = balancer(2)
-    two.started(node(0))
-    two.remove(node(0))
-    two.finished(node(0), 1.0, ok=True)
-    two.gray(node(0), 5.0)
-    assert set(two.nodes) == {node(1)}
-    assert picks(two) == {node(1): 1000}
 
 
 def test_a_gray_member_gets_nothing_while_there_are_others() -> None:

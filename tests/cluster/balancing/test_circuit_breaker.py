@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from iris.cluster.balancing.balancer import Balancer
-from iris.cluster.balancing.circuit_breaker import FAILURES, FIRST_PAUSE, LONGEST_PAUSE, CircuitBreaker, CircuitState
+from iris.cluster.balancing.circuit_breaker import FAILURES, CircuitBreaker, CircuitState
 from iris.kernel.names import NodeId
 
 CLOSED, OPEN, HALF_OPEN = CircuitState.CLOSED, CircuitState.OPEN, CircuitState.HALF_OPEN
@@ -50,27 +50,6 @@ def test_every_state_with_every_event(state: CircuitState, event: str, after: Ci
         case _:
             result = circuit.undecided(10.0)
     assert (circuit.state, result) == (after, changed)
-
-
-def test_it_opens_after_failures_in_a_row_and_for_longer_each_time() -> None:
-    circuit = CircuitBreaker()
-    for _ in range(3 * FAILURES):
-        for _ in range(FAILURES - 1):
-            assert not circuit.failed(0.0)
-        circuit.answered()
-    for _ in range(FAILURES - 1):
-        circuit.failed(0.0)
-    pauses: list[float] = []
-    assert circuit.failed(0.0)
-    for _ in range(8):
-        pauses.append(circuit.until)
-        circuit.begin_trial()
-        circuit.failed(0.0)
-    assert pauses == [FIRST_PAUSE * 2**step for step in range(5)] + [LONGEST_PAUSE] * 3
-    circuit.answered()
-    for _ in range(FAILURES):
-        circuit.failed(0.0)
-    assert circuit.until == FIRST_PAUSE, "an answer forgets everything"
 
 
 # -- in the balancer -----------------------------------------------------------------------------------------

@@ -95,7 +95,8 @@ def test_no_times_in_a_file_do_any_harm(times: list[tuple[int, int]]) -> None:
     again = AddressBook()
     again.load_untrusted(book.encode(), NOW + 1)
     assert set(again.urls()) == set(book.urls())
-    book.saw([], NOW + 2 * LIFETIME + 1)
+    assert not again.unsaved
+    book.saw([], NOW + LIFETIME + 2)
     assert book.urls() == [], "nothing that a file says lives longer than what was seen"
 
 
@@ -118,7 +119,13 @@ def test_what_an_address_looks_like_is_not_the_books_affair(url: str) -> None:
     assert repr(other) == "<AddressBook of 1>"
 
 
-@pytest.mark.parametrize("content", [b'{"addresses": [', b'{"addresses": {}}', b"1" * 5000, b'"addresses"', b"[1e999]"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"{", b"[]", b"null", b"7", b'{"addresses": 7}', b'{"addresses": null}', b'{"addresses": [',
+        b'{"addresses": {}}', b'"addresses"', b"[1e999]", b"\xff\xfe", b"1" * 5000, b"[" * 100_000,
+    ],
+)  # fmt: skip
 def test_damage_leaves_what_was_known_and_what_was_unsaved(content: bytes) -> None:
     book = AddressBook()
     book.saw(["mem://a"], NOW)

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iris.cluster.discovery.candidates import (
-    AT_ONCE,
-    CLAIMED,
-    LAN_BURST,
-    LAN_RATE,
-    MAX_OFFERED,
-    PAUSES,
-    AddressSource,
-    Candidates,
-)
+from iris.cluster.discovery.candidates import CLAIMED, LAN_BURST, LAN_RATE, MAX_OFFERED, AddressSource, Candidates
 from iris.kernel.names import NodeId
 
 ONE, TWO = NodeId("1" * 32), NodeId("2" * 32)
@@ -29,102 +18,6 @@ def offered(source: AddressSource, *urls: str) -> Candidates:
     candidates = Candidates()
     candidates.offer(source, urls, 0.0)
     return candidates
-
-
-def test_what_is_new_is_dialled_at_once_and_not_twice_at_a_time() -> None:
-    candidates = offered(AddressSource.SEED, "a", "b")
-    assert candidates.due(0.0, NOBODY, NOTHING) == ["a", "b"]
-    assert candidates.due(100.0, NOBODY, NOTHING) == []
-    assert candidates.next_due(NOBODY, NOTHING) == math.inf
-
-
-@pytest.mark.parametrize("source", list(AddressSource))
-def test_failures_lengthen_the_pause_up_to_a_limit_and_never_end_the_attempts(source: AddressSource) -> None:
-    candidates = offered(source, "a")
-    now = 0.0
-    pauses: list[float] = []
-    for _ in range(20):
-        assert candidates.due(now, NOBODY, NOTHING) == ["a"]
-        candidates.failed("a", now)
-        soonest = candidates.next_due(NOBODY, NOTHING)
-        assert candidates.due(math.nextafter(soonest, 0.0), NOBODY, NOTHING) == []
-        pauses.append(round(soonest - now, 6))
-        now = soonest
-    expected = PAUSES[source]
-    assert pauses == [*expected, *[expected[-1]] * (20 - len(expected))]
-
-
-def test_an_address_is_left_alone_while_its_node_is_linked_and_tried_at_once_when_it_is_not() -> None:
-    candidates = offered(AddressSource.SEED, "a")
-    candidates.due(0.0, NOBODY, NOTHING)
-    candidates.reached("a", ONE, 0.0)
-    assert candidates.due(1000.0, {ONE}, NOTHING) == []
-    assert candidates.next_due({ONE}, NOTHING) == math.inf
-    assert candidates.due(1000.0, {TWO}, NOTHING) == ["a"]
-
-
-def test_a_node_that_is_reached_and_lost_in_turn_is_not_dialled_without_pause() -> None:
-    candidates = offered(AddressSource.SEED, "a")
-    candidates.due(0.0, NOBODY, NOTHING)
-    candidates.reached("a", ONE, 0.0)
-    assert candidates.due(0.1, NOBODY, NOTHING) == []
-    assert candidates.due(PAUSES[AddressSource.SEED][0], NOBODY, NOTHING) == ["a"]
-
-
-def test_a_name_is_asked_again_although_one_of_its_nodes_is_linked() -> None:
-    candidates = offered(AddressSource.SEED, "a")
-    candidates.due(0.0, NOBODY, NOTHING)
-    candidates.reached("a", ONE, 0.0, until=30.0)
-    assert candidates.next_due({ONE}, NOTHING) == 30.0
-    assert candidates.due(29.0, {ONE}, NOTHING) == []
-    assert candidates.due(30.0, {ONE}, NOTHING) == ["a"]
-
-
-def test_an_address_that_a_linked_node_tells_is_not_dialled() -> None:
-    candidates = offered(AddressSource.BOOK, "a", "b")
-    assert candidates.due(0.0, NOBODY, {"a"}) == ["b"]
-
-
-def test_each_source_has_its_share_and_all_addresses_their_turn() -> None:
-    candidates = offered(AddressSource.BOOK, *map(str, range(50)))
-    tried: list[str] = []
-    now = 0.0
-    while len(tried) < 50:
-        chosen = candidates.due(now, NOBODY, NOTHING)
-        assert 0 < len(chosen) <= AT_ONCE[AddressSource.BOOK]
-        tried.extend(chosen)
-        for url in chosen:
-            candidates.failed(url, now)
-        now += 0.1
-    assert sorted(tried, key=int) == [str(number) for number in range(50)]
-
-
-def test_only_sources_that_are_asked_for_are_dialled() -> None:
-    candidates = offered(AddressSource.BOOK, "book")
-    candidates.offer(AddressSource.SEED, ["seed"], 0.0)
-    assert candidates.due(0.0, NOBODY, NOTHING, [AddressSource.LAN]) == []
-    assert candidates.due(0.0, NOBODY, NOTHING, [AddressSource.SEED]) == ["seed"]
-    assert candidates.due(0.0, NOBODY, NOTHING) == ["book"]
-
-
-def test_what_is_not_offered_any_more_is_forgotten_also_while_it_is_dialled() -> None:
-    candidates = offered(AddressSource.LAN, "a")
-    candidates.due(0.0, NOBODY, NOTHING)
-    candidates.offer(AddressSource.LAN, [], 1.0)
-    candidates.failed("a", 2.0)
-    candidates.reached("a", ONE, 2.0)
-    assert candidates.due(100.0, NOBODY, NOTHING) == []
-
-
-def test_the_better_source_decides_how_often() -> None:
-    candidates = offered(AddressSource.BOOK, "a")
-    candidates.due(0.0, NOBODY, NOTHING)
-    candidates.failed("a", 0.0)
-    candidates.offer(AddressSource.SEED, ["a"], 0.0)
-    candidates.offer(AddressSource.BOOK, ["a"], 0.0)
-    candidates.due(PAUSES[AddressSource.BOOK][0], NOBODY, NOTHING)
-    candidates.failed("a", 10.0)
-    assert candidates.next_due(NOBODY, NOTHING) == 10.0 + PAUSES[AddressSource.SEED][0]
 
 
 @given(st.lists(st.text(max_size=3), max_size=20), st.integers(0, 5))

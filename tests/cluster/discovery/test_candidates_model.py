@@ -153,15 +153,6 @@ TestCandidates = CandidatesBesideAModel.TestCase
 TestCandidates.settings = settings(max_examples=60, stateful_step_count=40)
 
 
-def test_what_a_source_takes_back_leaves_its_place_to_others() -> None:
-    candidates = Candidates()
-    busy = [f"mem://{number}" for number in range(AT_ONCE[AddressSource.BOOK])]
-    candidates.offer(AddressSource.BOOK, busy, 0.0)
-    assert candidates.due(0.0, NOBODY, NOTHING) == sorted(busy)
-    candidates.offer(AddressSource.BOOK, ["mem://other"], 1.0)
-    assert candidates.due(1.0, NOBODY, NOTHING) == ["mem://other"]
-
-
 def test_an_empty_table_is_never_due() -> None:
     candidates = Candidates()
     assert candidates.next_due(NOBODY, NOTHING) == math.inf

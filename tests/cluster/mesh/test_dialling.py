@@ -10,10 +10,10 @@ import trio
 from trio.testing import MockClock
 
 from iris.cluster.mesh.dialer import AT_A_TIME, _groups
-from iris.cluster.mesh.reconnect import EVERY, FREE, PAUSES
+from iris.cluster.mesh.reconnect import EVERY, FREE
 from iris.kernel import wire
 from iris.kernel.config import Config
-from iris.kernel.errors import AuthenticationError, NotSent
+from iris.kernel.errors import NotSent
 from iris.kernel.transport.memory import MemoryOutgoing
 from iris.kernel.transport.port import ConnectionUser, Permit, Refused
 from iris.security.channel.handshake import Initiator
@@ -64,22 +64,6 @@ async def test_if_all_addresses_are_dead_a_handshakes_time_is_all_that_they_take
         assert trio.current_time() - began == pytest.approx(5.0)
 
 
-async def test_a_node_with_a_dead_address_does_not_refuse_at_the_others(autojump_clock: MockClock) -> None:
-    async with open_meshes("a", linked=False) as fleet:
-        dead = await add_dead(fleet, "dead")
-        with pytest.raises(NotSent) as caught:
-            await fleet["a"].mesh.connect(["mem://nobody", *dead, "mem://gone"])
-        assert not isinstance(caught.value, Refused)
-
-
-async def test_somebody_else_at_the_first_address_does_not_hide_the_node_at_another(autojump_clock: MockClock) -> None:
-    async with open_meshes("a", "b", "c", linked=False) as fleet:
-        a, b, c = fleet["a"], fleet["b"], fleet["c"]
-        assert await a.mesh.connect([b.url, c.url], expected=c.id) is a.peer(c)
-        with pytest.raises(AuthenticationError):
-            await fleet["c"].mesh.connect([b.url], expected=a.id)
-
-
 @pytest.mark.parametrize("broken_by", ["network", "peer"])
 async def test_a_peer_with_a_dead_address_is_reached_again_at_once(autojump_clock: MockClock, broken_by: str) -> None:
     async with open_meshes("a", "b") as fleet:
@@ -119,16 +103,6 @@ async def test_the_first_redials_after_a_break_are_quick_and_later_ones_of_links
         await trio.sleep(1)
         assert a.peer(b).link.is_up
         assert len(dials) == 1
-
-
-async def test_a_listener_that_restarts_is_reached_within_its_usual_pauses(autojump_clock: MockClock) -> None:
-    async with open_meshes("a", "b") as fleet:
-        a, b = fleet["a"], fleet["b"]
-        await trio.sleep(10)
-        for _ in range(3):
-            a.break_connections(b)
-            await trio.sleep(sum(PAUSES))
-            assert a.peer(b).link.is_up
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,6 @@ CONFIG: Final = Config(half_open_handshakes=6, half_open_per_address=4, handshak
 """Three unauthenticated connections from one address: three quarters of the handshakes that it may have begun."""
 
 ONE, TWO = NodeId("1" * 32), NodeId("2" * 32)
-CONNECTIONS_OF_ONE: Final = 8
 
 
 class Switchboard:
@@ -127,25 +126,6 @@ class Hall:
         return self.switchboard.hung_up
 
 
-async def test_a_connection_is_a_strangers_until_a_genuine_frame_comes_by_it() -> None:
-    hall = Hall()
-    hall.connect(1, 2)
-    assert hall.strangers == {1, 2}
-    hall.genuine(1)
-    assert hall.strangers == {2}
-    assert len(hall.inbound) == 2
-
-
-async def test_a_stranger_is_sent_away_for_junk_and_a_peer_is_not() -> None:
-    hall = Hall()
-    hall.connect(1, 2)
-    hall.genuine(1)
-    for connection in (1, 2, 2):
-        hall.refused(connection)
-    assert hall.hung_up == [2]
-    assert hall.refusals["junk from a stranger"] == 1
-
-
 async def test_of_the_connections_of_a_peer_those_by_which_nothing_whole_comes_are_closed(
     autojump_clock: MockClock,
 ) -> None:
@@ -215,62 +195,6 @@ async def test_limits_are_counted_for_what_strangers_cannot_choose(address: str 
     if key is not None and found is not None:
         assert found.startswith(key.rstrip(":"))
         assert "3:4:5:6" not in found
-
-
-async def test_who_opens_too_many_loses_the_oldest_and_others_lose_nothing() -> None:
-    hall = Hall()
-    hall.connect(100, address="10.0.0.2")
-    hall.connect(*range(1, 6))
-    assert hall.hung_up == [1, 2]
-    hall.switchboard.settle()
-    assert hall.strangers == {100, 3, 4, 5}
-    assert hall.refusals["too many connections"] == 2
-
-
-async def test_a_member_that_opens_more_than_it_needs_loses_its_oldest() -> None:
-    hall = Hall()
-    for connection in range(1, CONNECTIONS_OF_ONE + 3):
-        hall.connect(connection)
-        hall.genuine(connection)
-        hall.switchboard.settle()
-    assert hall.hung_up == [1, 2]
-    assert hall.refusals["too many connections of a member"] == 2
-
-
-async def test_giving_a_node_up_closes_its_connections_and_no_others() -> None:
-    hall = Hall()
-    hall.connect(1, 2, 3)
-    hall.genuine(1, ONE)
-    hall.genuine(2, TWO)
-    hall.genuine(3, ONE)
-    hall.inbound.hang_up(ONE)
-    assert sorted(hall.hung_up) == [1, 3]
-    hall.switchboard.settle()
-    hall.inbound.hang_up(ONE)
-    assert len(hall.hung_up) == 2, "there is nothing left to close"
-    assert len(hall.inbound) == 1
-
-
-async def test_a_connection_that_turns_out_to_be_anothers_changes_hands() -> None:
-    hall = Hall()
-    hall.connect(1)
-    hall.genuine(1, ONE)
-    hall.genuine(1, TWO)
-    hall.inbound.hang_up(ONE)
-    assert hall.hung_up == []
-    hall.inbound.hang_up(TWO)
-    assert hall.hung_up == [1]
-
-
-async def test_a_genuine_frame_that_is_read_after_its_connection_ended_leaves_nothing_behind() -> None:
-    hall = Hall()
-    hall.connect(1)
-    hall.switchboard.end(1)
-    hall.genuine(1)
-    hall.refused(1)
-    assert len(hall.inbound) == 0
-    hall.inbound.hang_up(ONE)
-    assert hall.hung_up == []
 
 
 async def test_who_is_gone_before_his_frame_is_read_is_under_the_limits_of_one_address() -> None:

@@ -10,11 +10,7 @@ from iris.cluster.mesh.peer import Peer
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
 from iris.kernel.wire import Message
-from tests.support.mesh_cases import (
-    Marks,
-    mark,
-    settle,
-)
+from tests.support.mesh_cases import Marks, mark, settle
 from tests.support.meshes import MeshNode, open_meshes
 from tests.support.realms import TestRealm
 

@@ -6,15 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
-from tests.support.mesh_cases import (
-    MARK,
-    Marks,
-    fill,
-    mark,
-    settle,
-)
+from tests.support.mesh_cases import MARK, Marks, mark, settle
 from tests.support.meshes import open_meshes
 
 
@@ -197,24 +190,6 @@ async def test_a_barrier_comes_after_everything_posted_before(autojump_clock: Mo
         await a.mesh.barrier(a.id)
 
 
-async def test_a_barrier_asks_again_when_its_question_was_lost(autojump_clock: MockClock) -> None:
-    async with open_meshes("a", "b") as fleet:
-        a, b = fleet["a"], fleet["b"]
-        fleet.network.loss = 1.0
-        answered = trio.Event()
-
-        async def ask() -> None:
-            await a.mesh.barrier(b.id)
-            answered.set()
-
-        with trio.fail_after(5):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(ask)
-                await trio.sleep(0.1)
-                assert not answered.is_set(), "the question was lost"
-                fleet.network.loss = 0.0
-
-
 async def test_a_barrier_ends_with_its_peer(autojump_clock: MockClock) -> None:
     async with open_meshes("a", "b") as fleet:
         a, b = fleet["a"], fleet["b"]
@@ -225,17 +200,3 @@ async def test_a_barrier_ends_with_its_peer(autojump_clock: MockClock) -> None:
                 await trio.sleep(0.01)
                 a.mesh.drop(b.id, "a trial")
         b.transport.resume()
-
-
-async def test_a_barrier_waits_for_room_on_a_full_link(autojump_clock: MockClock) -> None:
-    async with open_meshes("a", "b", config=Config(link_bytes=2_000_000)) as fleet:
-        a, b = fleet["a"], fleet["b"]
-        marks = Marks(b)
-        b.transport.pause()
-        fill(fleet, a, b)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(a.mesh.barrier, b.id)
-            await trio.sleep(0.5)
-            expected = a.peer(b).link.statistics().posted
-            b.transport.resume()
-        assert len(marks.received) > 0.9 * expected

@@ -91,31 +91,6 @@ async def test_nodes_link_over_every_kind_of_connection(url: str, tmp_path: Path
         assert b.received == list(range(1000))
 
 
-async def test_every_node_may_dial_every_other_at_the_same_time(tmp_path: Path) -> None:
-    async with open_nodes(5, "tcp://127.0.0.1:0", tmp_path) as nodes:
-
-        async def dial(one: Node, other: Node) -> None:
-            await one.mesh.connect(other.mesh.listening, expected=other.mesh.node)
-            one.mark(other, 1)
-
-        async with trio.open_nursery() as nursery:
-            for one in nodes:
-                for other in nodes:
-                    if one is not other:
-                        nursery.start_soon(dial, one, other)
-        for node in nodes:
-            await node.wait_received(4)
-        for one in nodes:
-            for other in nodes:
-                if one is not other:
-                    await one.mesh.barrier(other.mesh.node)
-        for node in nodes:
-            assert len(node.mesh.peers) == 4
-            assert {what for what, _ in node.log.entries} == {"up"}
-            assert node.mesh.refusals == {}
-            assert node.mesh.statistics().outbound == 4
-
-
 @pytest.mark.parametrize("url", SCHEMES[::2])
 async def test_the_part_of_a_frame_that_has_come_is_counted(url: str, tmp_path: Path) -> None:
     async with open_nodes(2, url, tmp_path) as (a, b):
@@ -125,22 +100,6 @@ async def test_the_part_of_a_frame_that_has_come_is_counted(url: str, tmp_path: 
         outgoing._socket.send(b"".join(outgoing._framing(bytes(700_000)))[:100_000])
         while b.mesh.statistics().incomplete_bytes < 50_000:  # noqa: ASYNC110 -- there is no event
             await trio.sleep(0.01)
-
-
-async def test_sessions_are_renewed_while_the_links_are_full(tmp_path: Path) -> None:
-    config = Config(session_lifetime=0.2, session_rejected=4.0)
-    async with open_nodes(2, "tcp://127.0.0.1:0", tmp_path, config) as (a, b):
-        peer = await a.mesh.connect(b.mesh.listening)
-        sessions = {peer.session}
-        sent = 0
-        while len(sessions) < 4:
-            while peer.link.has_room():
-                peer.link.post(kinds.Revocations(bytes(60_000)), 60_000)
-                sent += 1
-            await peer.link.wait_room()
-            sessions.add(peer.session)
-        await b.wait_received(sent)
-        assert {what for what, _ in a.log.entries} == {"up"}
 
 
 async def test_a_node_that_leaves_is_not_taken_for_lost(tmp_path: Path) -> None:
@@ -203,15 +162,3 @@ async def test_a_process_that_is_killed_is_given_up(tmp_path: Path) -> None:
         assert a.log.of(peer.node) == ["up", "refused", "down"]
         with pytest.raises(NotSent):
             await a.mesh.connect([url])
-
-
-async def test_a_process_that_is_stopped_keeps_its_place(tmp_path: Path) -> None:
-    async with open_nodes(1, "tcp://127.0.0.1:0", tmp_path) as (a,), open_far_mesh() as (process, url):
-        peer = await a.mesh.connect([url])
-        process.send_signal(signal.SIGSTOP)
-        with trio.move_on_after(0.3) as scope:
-            await a.mesh.barrier(peer.node)
-        assert scope.cancelled_caught
-        process.send_signal(signal.SIGCONT)
-        await a.mesh.barrier(peer.node)
-        assert a.log.of(peer.node) == ["up"]

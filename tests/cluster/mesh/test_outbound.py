@@ -181,17 +181,6 @@ class Silence(Exchange):
         return await super().dial(url, user, permit)
 
 
-async def test_an_address_that_does_not_answer_costs_a_quarter_of_a_second(autojump_clock: MockClock) -> None:
-    exchange = Silence("dead", "cut off")
-    ways = OutboundConnections(cast("Transport", exchange), Unwatched())
-    began = trio.current_time()
-    outgoing = await ways.dial_any(["dead", "cut off", "there", "never tried"])
-    assert trio.current_time() - began == 2 * STAGGER
-    assert ways.url_of(outgoing) == "there"
-    assert [url for _, url in exchange.tried] == ["dead", "cut off", "there"]
-    assert len(ways) == 1
-
-
 async def test_of_two_addresses_that_answer_one_connection_stays(autojump_clock: MockClock) -> None:
     exchange = Silence()
     gate = trio.Event()

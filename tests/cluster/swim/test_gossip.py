@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iris.cluster.swim.gossip import (
-    Accusation,
-    Claim,
-    Evidence,
-    Renewal,
-    Update,
-    updates_untrusted,
-)
+from iris.cluster.swim.gossip import Accusation, Claim, Evidence, Renewal, Update, updates_untrusted
 from iris.kernel import wire
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.wire import kinds

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from iris.cluster.swim.context import Changed, Effect, LoadReport, Rejected, Routable, Send, Synchronized
 from iris.cluster.swim.gossip import Accusation, Evidence
 from iris.cluster.swim.records import MemberState
 from iris.kernel.config import Config
 from iris.kernel.wire import kinds
-from tests.support.membership import (
-    Links,
-    Work,
-    changes,
-    claim,
-    gossip,
-    knowing,
-    near,
-    node,
-    record,
-    run,
-    sends,
-)
+from tests.support.membership import Links, Work, changes, claim, gossip, knowing, near, node, record, run, sends
 from tests.support.messages import fields_of
 
 
@@ -124,13 +114,6 @@ def test_doubts_are_bounded() -> None:
     assert len(probed) <= 5
 
 
-def test_doubting_the_unknown_and_the_dead_does_nothing() -> None:
-    swim = knowing(1)
-    gossip(swim, record(1, incarnation=2, leaving=True))
-    assert swim.doubt(node(1), 0.0) == []
-    assert swim.doubt(node(7), 0.0) == []
-
-
 def test_a_helper_probes_and_reports_either_way() -> None:
     swim = knowing(1, 2)
     request = kinds.ProbeRequest(77, bytes.fromhex(node(2)), ())
@@ -221,13 +204,6 @@ def test_of_two_nodes_the_one_that_is_left_decides_alone() -> None:
     assert near(states[1][0], 1.45)
 
 
-def test_refusals_by_the_unknown_and_the_dead_change_nothing() -> None:
-    swim = knowing(1)
-    assert swim.refused(node(9), 0.0) == []
-    gossip(swim, record(1, incarnation=2, leaving=True))
-    assert swim.refused(node(1), 0.0) == []
-
-
 def test_a_member_behind_a_broken_link_is_asked_twice_before_it_is_accused() -> None:
     swim = knowing(1, 2, 3)
     (first,) = sends(swim.refused(node(1), 1.0), kinds.Probe)
@@ -284,11 +260,12 @@ def test_a_link_that_broke_and_is_then_refused_is_evidence_from_the_refusal_on()
     assert near(suspected[0], 1.15)
 
 
-def test_a_broken_link_to_the_unknown_or_the_dead_changes_nothing() -> None:
+@pytest.mark.parametrize("report", ["doubt", "refused", "broken"])
+def test_reports_of_the_unknown_and_of_the_dead_change_nothing(report: str) -> None:
     swim = knowing(1)
-    assert swim.broken(node(9), 0.0) == []
+    assert getattr(swim, report)(node(9), 0.0) == []
     gossip(swim, record(1, incarnation=2, leaving=True))
-    assert swim.broken(node(1), 0.0) == []
+    assert getattr(swim, report)(node(1), 0.0) == []
 
 
 def test_a_member_that_has_just_come_is_given_no_work_when_it_is_silent_but_is_not_suspected() -> None:

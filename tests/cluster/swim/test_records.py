@@ -10,13 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from iris.cluster.swim.records import (
-    MAX_CLUSTERS,
-    ClusterEntry,
-    NodeRecord,
-    precedes,
-    record_untrusted,
-)
+from iris.cluster.swim.records import MAX_CLUSTERS, ClusterEntry, NodeRecord, precedes, record_untrusted
 from iris.kernel import wire
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.wire import kinds

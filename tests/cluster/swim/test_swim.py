@@ -17,19 +17,7 @@ from iris.kernel.config import Config
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.wire import kinds
 from iris.kernel.wire.kinds import MAX_NUMBER
-from tests.support.membership import (
-    Links,
-    changes,
-    claim,
-    gossip,
-    knowing,
-    machine,
-    near,
-    node,
-    record,
-    run,
-    sends,
-)
+from tests.support.membership import Links, changes, claim, gossip, knowing, machine, near, node, record, run, sends
 from tests.support.messages import arrived, raw
 
 

@@ -279,15 +279,6 @@ async def test_trust_on_one_side_only_links_nobody(autojump_clock: MockClock) ->
         assert shop.clusters() == ()
 
 
-async def test_gateways_of_two_realms_do_not_link_without_bundles(autojump_clock: MockClock) -> None:
-    async with open_realms() as realms:
-        await realms.theirs.gateway("eu")
-        await realms.ours.gateway("us", to=["acme-eu-gateway"])
-        await trio.sleep(30)
-        assert realms.ours.gateways["us-gateway"].statistics().neighbours == {}
-        assert realms.theirs.gateways["acme-eu-gateway"].statistics().neighbours == {}
-
-
 async def test_distrust_cuts_off_everything_and_trust_brings_it_back(autojump_clock: MockClock) -> None:
     async with open_realms() as realms:
         realms.introduce()

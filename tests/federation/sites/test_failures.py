@@ -503,21 +503,3 @@ async def test_a_member_that_a_site_has_no_right_to_export_is_not_asked_and_repo
         (report,) = reports_of(caplog, "which it has no right to be")
         assert thief.id in report
         assert federation.parts[shop.id].mesh.refusals["member that has no right to be one"] == 2
-
-
-async def test_beyond_its_rate_a_site_is_slowed_and_not_cut_off(autojump_clock: MockClock) -> None:
-    async with open_federation() as federation:
-        shop = await federation.two_sites(echo("store"), rate=200_000.0)
-        payload: Any = bytes(50_000)
-        done = 0
-        for _ in range(20):
-            try:
-                await shop.request("store", payload, timeout=2, options=iris.RequestOptions(idempotent=True))
-            except iris.IrisError:
-                continue
-            done += 1
-        counters = federation.gateways["eu-gateway"].statistics()
-        assert counters.refused["beyond the rate"] > 0
-        assert 1 <= done < 20
-        await trio.sleep(3)
-        assert await shop.request("store", b"small", timeout=5) == b"small"

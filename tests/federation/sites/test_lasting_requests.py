@@ -20,7 +20,6 @@ async def test_a_request_whose_only_member_elsewhere_is_killed_is_run_by_the_one
         begun.set()
         await trio.sleep_forever()
 
-    assert slow.requests[None] is hang
     replies: list[object] = []
     ended = trio.Event()
     async with trio.open_nursery() as nursery, open_federation() as sites:

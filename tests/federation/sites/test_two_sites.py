@@ -39,18 +39,6 @@ async def test_who_has_just_come_can_ask_at_once(autojump_clock: MockClock) -> N
             assert await late.request("databases@eu", number) == number
 
 
-async def test_the_member_sees_who_is_calling(autojump_clock: MockClock) -> None:
-    async with open_federation() as federation:
-        service = iris.Service("databases")
-
-        @service.request
-        async def who(request: iris.Request) -> object:
-            return [request.sender.cluster, request.sender.node]
-
-        shop = await federation.two_sites(service)
-        assert await shop.request("databases") == ["shop", shop.id]
-
-
 async def test_a_tunnel_crosses_both_ways(autojump_clock: MockClock) -> None:
     async with open_federation() as federation:
         shop = await federation.two_sites(echo("databases"))

@@ -13,15 +13,7 @@ from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
 from iris.kernel.link.link import Link
 from iris.kernel.link.run import OpenRun
-from tests.support.links import (
-    NODE,
-    SMALL,
-    PlainSession,
-    Way,
-    check,
-    fill,
-    open_link,
-)
+from tests.support.links import NODE, SMALL, PlainSession, Way, check, fill, open_link
 from tests.support.messages import array
 from tests.support.subscriptions import Ticking
 
@@ -63,16 +55,10 @@ async def test_of_bursts_that_grow_each_is_one_frame(autojump_clock: MockClock) 
             growing.grown = 50
         await trio.sleep(1)
         assert [len(batch) for batch in way.batches] == [1, 1, 2, 2, 2]
-        link.post(
-            array(3),
-            10,
-        )
+        link.post(array(3), 10)
         assert len(way.frames) == 5
         await trio.sleep(1)
-        link.post(
-            array(4),
-            10,
-        )
+        link.post(array(4), 10)
         assert way.messages[-1] == (4,), "the last frame was a lone message again"
 
 
@@ -126,11 +112,7 @@ async def test_a_link_that_is_busy_batches_again_at_once(autojump_clock: MockClo
 async def test_a_message_grows_until_it_is_encoded(autojump_clock: MockClock) -> None:
     async with open_link(way=Way()) as link:
         growing = OpenRun(100)
-        link.post(
-            array(1),
-            0,
-            growing=growing,
-        )
+        link.post(array(1), 0, growing=growing)
         assert growing.is_open
         await trio.sleep(1)
         assert not growing.is_open
@@ -139,17 +121,9 @@ async def test_a_message_grows_until_it_is_encoded(autojump_clock: MockClock) ->
 async def test_a_message_grows_until_another_one_does(autojump_clock: MockClock) -> None:
     async with open_link(way=Way()) as link:
         first, second = OpenRun(100), OpenRun(100)
-        link.post(
-            array(1),
-            0,
-            growing=first,
-        )
+        link.post(array(1), 0, growing=first)
         first.grown = 50
-        link.post(
-            array(2),
-            0,
-            growing=second,
-        )
+        link.post(array(2), 0, growing=second)
         assert (first.is_open, second.is_open) == (False, True)
         second.grown = 20
         assert link.waiting_bytes == 50 + 20 + 2 * 32
@@ -158,11 +132,7 @@ async def test_a_message_grows_until_another_one_does(autojump_clock: MockClock)
 async def test_a_link_that_ends_lets_nothing_grow(autojump_clock: MockClock) -> None:
     async with open_link() as link:
         growing = OpenRun(100)
-        link.post(
-            array(1),
-            0,
-            growing=growing,
-        )
+        link.post(array(1), 0, growing=growing)
         assert link.close("over") == 1
         assert not growing.is_open
 
@@ -197,21 +167,10 @@ async def test_a_batch_never_exceeds_its_size_but_for_one_large_message(autojump
 
 async def test_a_message_may_grow_by_what_its_batch_has_room_for(autojump_clock: MockClock) -> None:
     async with open_link(way=Way()) as link:
-        link.post(
-            array(1),
-            200,
-        )
+        link.post(array(1), 200)
         roomy, cramped = OpenRun(500), OpenRun(5000)
-        link.post(
-            array(2),
-            100,
-            growing=roomy,
-        )
-        link.post(
-            array(3),
-            100,
-            growing=cramped,
-        )
+        link.post(array(2), 100, growing=roomy)
+        link.post(array(3), 100, growing=cramped)
         assert roomy.room == 500
         assert cramped.room == 1000 - 400 - 3 * 32
 
@@ -224,10 +183,7 @@ async def test_what_has_grown_counts_towards_the_batch(autojump_clock: MockClock
         link.post(array(1, payloads), 1, growing=growing)
         payloads.append(b"b")
         growing.grown = 900
-        link.post(
-            array(2),
-            100,
-        )  # does not fit: the batch before it leaves
+        link.post(array(2), 100)  # does not fit: the batch before it leaves
         assert way.messages == [(1, (b"a", b"b"))]
         assert not growing.is_open
         await wait_all_tasks_blocked()
@@ -251,22 +207,11 @@ async def test_a_full_link_has_a_reserve_for_what_keeps_nodes_in_agreement(autoj
     async with open_link() as link:
         fill(link, 500)
         for _ in range(10):
-            link.post(
-                array(1),
-                500,
-                5320,
-            )
+            link.post(array(1), 500, 5320)
         with pytest.raises(NotSent):
-            link.post(
-                array(1),
-                500,
-                5320,
-            )
+            link.post(array(1), 500, 5320)
         with pytest.raises(NotSent):
-            link.post(
-                array(1),
-                0,
-            )
+            link.post(array(1), 0)
 
 
 async def test_empty_messages_are_bounded_too(autojump_clock: MockClock) -> None:
@@ -280,10 +225,7 @@ async def test_whoever_waits_for_room_goes_on_at_half(autojump_clock: MockClock)
     way = Way(room=0)
     async with open_link(way=way) as link, trio.open_nursery() as nursery:
         for _ in range(15):
-            link.post(
-                array(1),
-                500,
-            )
+            link.post(array(1), 500)
         assert not link.has_room()
         released = False
 
@@ -303,10 +245,7 @@ async def test_whoever_waits_for_room_goes_on_at_half(autojump_clock: MockClock)
 async def test_a_cancelled_wait_for_room_leaves_nothing_behind(autojump_clock: MockClock) -> None:
     async with open_link() as link:
         for _ in range(15):
-            link.post(
-                array(1),
-                500,
-            )
+            link.post(array(1), 500)
         with trio.move_on_after(1) as scope:
             await link.wait_room()
         assert scope.cancelled_caught
@@ -317,19 +256,13 @@ async def test_a_link_is_stalled_when_messages_wait_and_nothing_moves(autojump_c
     way = Way(room=1)
     async with open_link(way=way) as link:
         await trio.sleep(100)
-        link.post(
-            array(1),
-            0,
-        )
+        link.post(array(1), 0)
         assert not link.is_stalled(0.25)  # it has only just been asked to do something
         await wait_all_tasks_blocked()
         await trio.sleep(100)
         assert not link.is_stalled(0.25)  # nothing waits
         for _ in range(3):
-            link.post(
-                array(1),
-                900,
-            )
+            link.post(array(1), 900)
         await trio.sleep(0.2)
         assert not link.is_stalled(0.25)
         await trio.sleep(0.1)
@@ -345,10 +278,7 @@ async def test_a_link_is_stalled_when_messages_wait_and_nothing_moves(autojump_c
 async def test_messages_wait_for_a_connection_and_a_session(autojump_clock: MockClock) -> None:
     way = Way()
     async with open_link() as link:
-        link.post(
-            array(1),
-            0,
-        )
+        link.post(array(1), 0)
         await wait_all_tasks_blocked()
         link.attach(way)
         await wait_all_tasks_blocked()

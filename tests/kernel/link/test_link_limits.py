@@ -15,16 +15,7 @@ from iris.kernel.errors import NotSent
 from iris.kernel.link.link import Link
 from iris.kernel.link.run import OpenRun
 from iris.kernel.wire.codec import MAX_CARRIED, MAX_MESSAGES
-from tests.support.links import (
-    NODE,
-    SMALL,
-    Bulk,
-    PlainSession,
-    Way,
-    check,
-    open_link,
-    steps,
-)
+from tests.support.links import NODE, SMALL, Bulk, PlainSession, Way, check, open_link, steps
 from tests.support.messages import array, arrays
 from tests.support.scheduling import seed_scheduler
 
@@ -46,10 +37,7 @@ async def test_another_connection_takes_the_place_of_the_first(autojump_clock: M
     first, second = Way(), Way()
     async with open_link(way=first) as link:
         link.attach(second)
-        link.post(
-            array(1),
-            0,
-        )
+        link.post(array(1), 0)
         await wait_all_tasks_blocked()
         assert first.closed
         assert second.messages == [(1,)]
@@ -67,10 +55,7 @@ async def test_closing_counts_what_waits_as_lost_and_refuses_the_rest(autojump_c
         check(link, 10)
         assert link.statistics().lost == 10
         with pytest.raises(NotSent, match="the peer is gone"):
-            link.post(
-                array(1),
-                0,
-            )
+            link.post(array(1), 0)
         await link.wait_room()
 
 
@@ -85,10 +70,7 @@ async def test_a_link_that_has_ended_closes_what_it_is_given(autojump_clock: Moc
 async def test_closing_ends_the_flusher_and_whoever_waits(autojump_clock: MockClock) -> None:
     link = Link(NODE, SMALL)
     for _ in range(15):
-        link.post(
-            array(1),
-            500,
-        )
+        link.post(array(1), 500)
     with trio.fail_after(1):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(link.run)
@@ -123,10 +105,7 @@ async def test_a_link_may_end_by_what_its_own_frame_brings_about(autojump_clock:
 
     way = Way(taken=end)
     async with open_link(way=way) as link:
-        link.post(
-            array(1),
-            0,
-        )
+        link.post(array(1), 0)
         await wait_all_tasks_blocked()
         assert "enough" in repr(link)
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import struct
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import pynng
 import pytest
@@ -164,26 +162,6 @@ async def test_connections_hung_up_at_once_are_all_told_and_hurt_nobody(url: str
 
 
 # -- between processes -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("url", ["tcp", "ipc"], indirect=True)
-async def test_frames_go_there_and_back_between_processes(url: str, tmp_path: Path) -> None:
-    own = f"ipc://{tmp_path}/own" if url.startswith("ipc") else url
-    async with open_far_listener(url) as (_, far), open_transports() as (transport,):
-        (back,) = await transport.listen([own])
-        way = await transport.dial(far, ignore)
-        way.send_nowait(back.encode())
-
-        async def send() -> None:
-            for number in range(500):
-                while not way.send_nowait(struct.pack(">I", number) + bytes(5000)):
-                    await way.wait_writable()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(send)
-            for number in range(500):
-                assert struct.unpack_from(">I", await receive(transport)) == (number,)
-        way.close()
 
 
 @pytest.mark.parametrize("url", ["tcp", "ipc"], indirect=True)

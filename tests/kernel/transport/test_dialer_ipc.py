@@ -15,7 +15,6 @@ from iris.kernel.errors import NotSent
 from iris.kernel.transport.dialer import open_ipc_connection
 from iris.kernel.transport.port import Refused
 from iris.kernel.transport.sp import ANSWER, GREETING, with_type_and_length
-from tests.support.transports import ignore, open_transports, receive
 
 
 @pytest.fixture
@@ -108,21 +107,3 @@ async def test_cancelling_leaves_nothing_behind(tmp_path: Path) -> None:
         nursery.start_soon(open_ipc_connection, f"ipc://{tmp_path}/s")
         await wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
-
-
-async def test_frames_of_all_sizes_arrive_whole_and_in_order(tmp_path: Path) -> None:
-    frames = [bytes([number]) * size for number, size in enumerate((1, 8, 9, 1200, 65536, 1 << 20, 1))]
-    async with open_transports(2) as (near, far):
-        (url,) = await far.listen([f"ipc://{tmp_path}/f"])
-        outgoing = await near.dial(url, ignore)
-
-        async def send() -> None:
-            for frame in frames:
-                while not outgoing.send_nowait(frame):
-                    await outgoing.wait_writable()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(send)
-            with trio.fail_after(60):
-                assert [await receive(far) for _ in frames] == frames
-        outgoing.close()

@@ -25,19 +25,18 @@ from tests.support.transports import Notified, fill, ignore, open_transports, re
 class Listener:
     """Somebody who listens, and takes one connection."""
 
-    def __init__(self, host: str = "127.0.0.1") -> None:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self.socket = trio.socket.from_stdlib_socket(socket.create_server((host, 0), family=family))
+    def __init__(self) -> None:
+        self.socket = trio.socket.from_stdlib_socket(socket.create_server(("127.0.0.1", 0)))
         self.port: int = self.socket.getsockname()[1]
-        self.url = f"tcp://[{host}]:{self.port}" if ":" in host else f"tcp://{host}:{self.port}"
+        self.url = f"tcp://127.0.0.1:{self.port}"
 
     async def accept(self) -> trio.SocketStream:
         return trio.SocketStream((await self.socket.accept())[0])
 
 
 @asynccontextmanager
-async def listening(host: str = "127.0.0.1") -> AsyncIterator[Listener]:
-    listener = Listener(host)
+async def listening() -> AsyncIterator[Listener]:
+    listener = Listener()
     with listener.socket, trio.fail_after(60):
         yield listener
 
@@ -161,20 +160,6 @@ async def test_a_host_of_several_addresses_is_tried_at_each(monkeypatch: pytest.
             with pytest.raises(NotSent) as caught:
                 await dial("tcp://many:1")
             assert not isinstance(caught.value, Refused), "somebody is there, at one of them"
-
-
-async def test_ipv6() -> None:
-    try:
-        listener = Listener("::1")
-    except OSError:
-        pytest.skip("this machine has no IPv6")
-    listener.socket.close()
-    async with open_transports(2) as (near, far):
-        (bound,) = await far.listen(["tcp://[::1]:0"])
-        way = await near.dial(bound, ignore)
-        way.send_nowait(b"hello")
-        assert await receive(far) == b"hello"
-        way.close()
 
 
 @pytest.mark.parametrize("host", ["nosuch.invalid", "", "a..b", "x" * 300, "nul\0host", "ä" * 70, "1.2.3.4.5.6"])

@@ -23,6 +23,7 @@ from iris.kernel.transport.network import NetworkTransport
 from iris.kernel.transport.sp import GREETING
 from tests.kernel.transport.test_connections import Log
 from tests.support.transports import PATIENT, check_idle, ignore, open_transports, receive, waiting
+from tests.support.web import is_closed
 
 ANSWER = b"\0SP\0\0\x51\0\0"
 PLACES = Config().half_open_per_address * 3 // 4
@@ -40,17 +41,6 @@ def crowd(url: str, count: int, source: str = "127.0.0.1") -> Iterator[list[sock
             stack.enter_context(socket.create_connection(address_of(url), timeout=60, source_address=(source, 0)))
             for _ in range(count)
         ]
-
-
-def is_closed(one: socket.socket, within: float = 50) -> bool:
-    """Return whether the other end closes a connection in time: how soon depends on what else the machine does."""
-    one.settimeout(within)
-    try:
-        return one.recv(1) == b""
-    except TimeoutError:
-        return False
-    except ConnectionResetError:
-        return True
 
 
 async def test_who_does_not_greet_is_sent_away_in_time_and_counted() -> None:
@@ -246,11 +236,13 @@ async def test_what_nobody_can_listen_at_is_named(url: str) -> None:
             await transport.listen([url])
 
 
-@pytest.mark.parametrize("url", ["tcp://*:0", "tcp://0.0.0.0:0", "tcp://[::1]:0", "tcp://localhost:0"])
-async def test_it_listens_at_every_kind_of_address(url: str) -> None:
+@pytest.mark.parametrize("place", ["tcp://{}:0", "ws://{}:0", "ws://{}:0/x", "ws://{}:0/a/b/"])
+@pytest.mark.parametrize("host", ["*", "0.0.0.0", "[::1]", "localhost"])
+async def test_it_listens_at_every_kind_of_address(place: str, host: str) -> None:
+    url = place.format(host)
     async with open_transports(2, PATIENT) as (near, far):
         (bound,) = await far.listen([url])
-        assert bound.rpartition(":")[0] == url.rpartition(":")[0]
+        assert bound == url.replace(":0", f":{bound.rpartition(':')[2].partition('/')[0]}")
         way = await near.dial(bound.replace("*", "127.0.0.1").replace("0.0.0.0", "127.0.0.1"), ignore)
         way.send_nowait(b"x")
         assert await receive(far) == b"x"

@@ -18,33 +18,11 @@ from iris.kernel.transport.dialer import prepare_to_send
 from iris.kernel.transport.memory import MemoryNetwork
 from iris.kernel.transport.port import ConnectionUser, IncomingConnection, OutgoingConnection, Transport
 from iris.kernel.transport.sp import ANSWER, GREETING
+from tests.kernel.transport.test_connections import Log
 from tests.support.transports import Notified, ignore, open_transports, receive, waiting
 
 TOKEN = "00ff" * 8
 ADDRESSES = {"ws": "ws://127.0.0.1:0/iris", "tcp": "tcp://127.0.0.1:0"}
-
-
-class Books:
-    """Records the reports of a transport on connections."""
-
-    def __init__(self) -> None:
-        self.open: dict[int, str | None] = {}
-        self.changed = trio.lowlevel.ParkingLot()
-
-    def connection_opened(self, connection: int, address: str | None) -> None:
-        self.open[connection] = address
-        self.changed.unpark_all()
-
-    def connection_closed(self, connection: int) -> None:
-        del self.open[connection]
-        self.changed.unpark_all()
-
-    def connections_refused(self, count: int) -> None:
-        pass
-
-    async def wait_open(self, count: int) -> None:
-        while len(self.open) != count:
-            await self.changed.park()
 
 
 class Told:
@@ -73,7 +51,7 @@ class Ends:
         self.office: Transport = office
         self.home: Transport = home
         self.url = url
-        self.books = Books()
+        self.books = Log()
         home.observe(self.books)
 
     async def join(
@@ -315,7 +293,7 @@ async def test_many_nodes_come_to_one_address(scheme: str) -> None:
     async with open_transports(9) as (office, *homes):
         (url,) = await office.listen([ADDRESSES[scheme]])
         for number, home in enumerate(homes):
-            home.observe(Books())
+            home.observe(Log())
             (await home.dial(url, ignore)).close()
             home.dial_reverse(url, f"{number:032x}", ignore)
         async with AsyncExitStack() as stack:

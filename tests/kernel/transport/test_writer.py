@@ -314,19 +314,6 @@ def test_the_end_of_another_connection_that_had_the_same_descriptor_is_not_its_o
             way.close()
 
 
-async def test_closing_it_is_no_end_to_be_told_of() -> None:
-    with open_ends() as ends:
-        ends.fill()
-        for _ in range(2):
-            ends.way.close()
-        ends.look()
-        assert not ends.broke
-        with pytest.raises(trio.ClosedResourceError):
-            ends.way.send_nowait(b"x")
-        with pytest.raises(trio.ClosedResourceError):
-            await ends.way.wait_writable()
-
-
 def test_closing_one_that_a_child_has_inherited_leaves_nothing_to_watch() -> None:
     with open_ends() as ends:
         inherited = os.dup(ends.near.fileno())  # as a fork does
@@ -336,27 +323,6 @@ def test_closing_one_that_a_child_has_inherited_leaves_nothing_to_watch() -> Non
             assert not select.select([ends.streams.descriptor], [], [], 0)[0]
         finally:
             os.close(inherited)
-
-
-async def test_every_task_that_waits_goes_on_when_there_is_room_and_one_of_them_watches() -> None:
-    woken: list[int] = []
-
-    async def wait(number: int) -> None:
-        await ends.way.wait_writable()
-        woken.append(number)
-
-    with open_ends() as ends:
-        ends.fill()
-        with trio.fail_after(60):
-            async with trio.open_nursery() as nursery:
-                for number in range(3):
-                    nursery.start_soon(wait, number)
-                await wait_all_tasks_blocked()
-                assert woken == []
-                while len(ends.received) < MIB and len(woken) < 3:
-                    ends.read()
-                    await wait_all_tasks_blocked(0.001)
-        assert sorted(woken) == [0, 1, 2]
 
 
 async def test_who_waits_on_a_lost_connection_waits_for_it_to_be_closed() -> None:
@@ -374,20 +340,6 @@ async def test_who_waits_on_a_lost_connection_waits_for_it_to_be_closed() -> Non
                 nursery.start_soon(wait)
             await wait_all_tasks_blocked()
             assert len(nursery.child_tasks) == 2
-            ends.way.close()
-
-
-async def test_closing_it_ends_every_wait() -> None:
-    async def wait() -> None:
-        with pytest.raises(trio.ClosedResourceError):
-            await ends.way.wait_writable()
-
-    with open_ends() as ends, trio.fail_after(60):
-        ends.fill()
-        async with trio.open_nursery() as nursery:
-            for _ in range(3):
-                nursery.start_soon(wait)
-            await wait_all_tasks_blocked()
             ends.way.close()
 
 

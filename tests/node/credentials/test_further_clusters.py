@@ -35,7 +35,6 @@ def service(name: str) -> iris.Service:
     async def answer(request: iris.Request) -> object:
         return request.payload
 
-    assert made.requests == {None: answer}
     return made
 
 
@@ -184,7 +183,6 @@ async def test_tunnels_to_a_member_that_is_none_any_more_are_broken_and_others_a
             async for payload in tunnel:
                 await tunnel.send(payload)
 
-        assert made.tunnels == {None: repeat}
         return made
 
     async with (

@@ -185,22 +185,6 @@ async def test_what_one_sender_has_waiting_delays_another_by_one_broadcast_for_e
         assert heard[6:] == list(range(3, 60))
 
 
-async def test_large_broadcasts_do_not_fill_the_memory_of_a_slow_member(autojump_clock: MockClock) -> None:
-    cache = Cache()
-    cache.pause["cache-0"] = 0.5
-    async with open_stage() as stage:
-        members = await cache.start(stage, 1)
-        shop = await stage.node("shop")
-        await shop.wait_for("cache")
-        payload = bytes(2**20)
-        for _ in range(30):
-            await shop.broadcast("cache", payload)
-            assert members["cache-0"].statistics().services["cache"].broadcasts_queued <= 5
-        await trio.sleep(10)
-        assert len(cache.heard["cache-0"]) == 30
-        assert shop.statistics().broadcasts.refused == 0
-
-
 async def test_a_broadcast_that_is_cancelled_while_it_waits_was_told_to_nobody(autojump_clock: MockClock) -> None:
     cache = Cache()
     cache.stuck["cache-1"] = trio.Event()
@@ -334,7 +318,6 @@ async def test_a_handler_that_broadcasts_to_its_own_full_cluster_is_not_stuck_fo
                 for number in range(1200):
                     await node.broadcast("cache", number)
 
-        assert cache.broadcasts == [spread]
         async with node.join("cache", cache):
             await node.broadcast("cache", "seed")
             await trio.sleep(2 * PATIENCE)

@@ -128,7 +128,6 @@ async def test_broadcasts_of_a_member_that_leaves_are_counted(autojump_clock: Mo
             await trio.sleep(1)
             nursery.cancel_scope.cancel()
 
-    assert cache.broadcasts == [hear]
     async with open_stage() as stage:
         leaving = await stage.node("cache", config=iris.Config(drain_timeout=60 if way == "drained" else 1.5))
         shop = await stage.node("shop")
@@ -164,24 +163,6 @@ async def test_a_broadcast_that_comes_when_its_member_has_left_is_counted_as_tha
         await trio.sleep(IN_FLIGHT)
         assert leaving.statistics().refusals == {"broadcast for a cluster that is not served here": 1}
         stage.harmless = ("not served here",)
-
-
-async def test_a_plain_function_hears_broadcasts_too(autojump_clock: MockClock) -> None:
-    cache = iris.Service("cache")
-    heard: list[object] = []
-
-    @cache.broadcast
-    def note(message: iris.Message) -> None:
-        heard.append(message.payload)
-
-    assert cache.broadcasts == [note]
-    async with open_stage() as stage:
-        member, shop = await stage.pair(cache)
-        await shop.broadcast("cache", 1)
-        await trio.sleep(IN_FLIGHT)
-        assert heard == [1]
-        statistics = member.statistics().services["cache"]
-        assert (statistics.broadcasts, statistics.broadcasts_failed) == (1, 0)
 
 
 async def test_who_joins_later_is_not_told(autojump_clock: MockClock) -> None:

@@ -374,7 +374,6 @@ async def test_a_relay_that_lies_is_refused_and_counted(autojump_clock: MockCloc
     async def note(message: iris.Message) -> None:
         told.append((message.sender.cluster, message.payload))
 
-    assert note in crowd.broadcasts
     async with open_meshes("shop", "liar", "member") as fleet:
         shop, liar, member = fleet["shop"], fleet["liar"], fleet["member"]
         async with member.serve(crowd):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
@@ -133,53 +131,6 @@ async def test_who_begins_to_serve_listens_where_the_members_of_a_source_reach_i
         assert not node.addresses
         async with node.join("prices", service()):
             assert node.addresses[0].startswith("tcp://127.0.0.1:")
-
-
-@pytest.fixture
-def served(credential: Credential) -> Iterator[str]:
-    """The address of a member that runs in a thread."""
-    found: list[str] = []
-    up, done = threading.Event(), threading.Event()
-
-    async def serve() -> None:
-        async with (
-            iris.open_node(credential=credential, listen=[LOOPBACK], environment=alone()) as node,
-            node.join("prices", service()),
-        ):
-            found.append(place(node))
-            up.set()
-            await trio.to_thread.run_sync(done.wait)
-
-    thread = threading.Thread(target=partial(trio.run, serve))
-    with ExitStack() as stack:
-        stack.callback(thread.join)
-        stack.callback(done.set)
-        thread.start()
-        assert up.wait(30)
-        yield found[0]
-
-
-def test_programs_without_an_event_loop_take_the_same_seeds(
-    served: str, credential: Credential, tmp_path: Path
-) -> None:
-    (tmp_path / "seeds").write_text(f"{served}\n")
-    with iris.sync.open_node(credential=credential, seeds=[f"file://{tmp_path}/seeds"], environment=alone()) as node:
-        assert node.request("prices", 1, operation="echo", timeout=20) == 1
-        assert node.statistics().seeds[f"file://{tmp_path}/seeds"].addresses == 1
-
-
-def test_programs_of_asyncio_take_the_same_seeds(served: str, credential: Credential, tmp_path: Path) -> None:
-    import asyncio  # noqa: TID251
-
-    (tmp_path / "seeds").write_text(f"{served}\n")
-
-    async def ask() -> object:
-        async with iris.aio.open_node(
-            credential=credential, seeds=[f"file://{tmp_path}/seeds"], environment=alone()
-        ) as node:
-            return await node.request("prices", 1, operation="echo", timeout=20)
-
-    assert asyncio.run(ask()) == 1
 
 
 async def test_srv_records_lead_to_members(member: iris.Node, credential: Credential) -> None:

@@ -270,47 +270,6 @@ async def test_of_an_error_with_a_long_text_the_log_has_the_beginning_and_the_en
     assert written.endswith("xxx\n")
 
 
-async def test_a_handler_that_raises_what_ends_generators_fails_like_any_other(autojump_clock: MockClock) -> None:
-    service = iris.Service("failing")
-    told = trio.Event()
-
-    @service.request
-    async def leave(request: iris.Request) -> None:
-        raise GeneratorExit
-
-    @service.request("group")
-    async def leave_together(request: iris.Request) -> None:
-        raise BaseExceptionGroup("several", [GeneratorExit(), ValueError()])
-
-    @service.request("thread", thread=True)
-    def leave_a_thread(request: iris.Request) -> None:
-        raise GeneratorExit
-
-    @service.request("well")
-    async def stay(request: iris.Request) -> str:
-        return "still here"
-
-    @service.broadcast
-    async def leave_when_told(message: iris.Message) -> None:
-        told.set()
-        raise GeneratorExit
-
-    @service.tunnel
-    async def leave_a_tunnel(tunnel: iris.Tunnel) -> None:
-        raise GeneratorExit
-
-    async with a_caller_of(service) as shop:
-        for operation in (None, "group", "thread"):
-            with pytest.raises(iris.RemoteError):
-                await shop.request("failing", operation=operation)
-        await shop.broadcast("failing", PAYLOAD)
-        await told.wait()
-        with pytest.raises(iris.TunnelBroken):
-            async with shop.open_tunnel("failing") as tunnel:
-                await tunnel.receive()
-        assert await shop.request("failing", operation="well") == "still here"
-
-
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
 async def test_when_a_handler_ends_the_program_others_are_told_that_they_were_not_served(
     error: type[BaseException], caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
@@ -319,7 +278,9 @@ async def test_when_a_handler_ends_the_program_others_are_told_that_they_were_no
 
     @service.request("exit")
     async def end_the_program(request: iris.Request) -> None:
-        raise error
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            raise error
 
     refused: list[iris.IrisError] = []
 

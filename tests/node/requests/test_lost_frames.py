@@ -191,7 +191,6 @@ async def test_a_reply_that_finds_no_room_is_told_to_be_dropped(autojump_clock: 
         await released.wait()
         return bytes(MIB)
 
-    assert store.requests[None] is much
     told: Counter[str] = Counter()
     config = iris.Config(link_bytes=4 * MIB)
     async with open_meshes("shop", "store", config=config, capacity=2) as fleet:

@@ -29,7 +29,6 @@ async def test_idempotent_requests_through_a_lossy_network_have_one_effect_each(
             raise ValueError(str(request.payload))
         return request.payload
 
-    assert store.requests[None] is add
     async with open_stage(seed=11) as stage:
         member, shop = await stage.pair(store)
         stage.network.memory.loss = 0.1
@@ -63,7 +62,6 @@ async def test_what_two_members_may_have_run_is_counted_by_the_caller(autojump_c
             await trio.sleep(3)
             return host
 
-        assert store.requests[None] is slow
         return store
 
     async with open_stage(seed=5) as stage:
@@ -98,7 +96,6 @@ async def test_what_was_refused_and_not_run_is_not_counted_as_moved(autojump_clo
     async def answer(_: iris.Request) -> None:
         await trio.sleep(1)
 
-    assert store.requests[None] is answer
     async with open_stage() as stage:
         for host in ("one", "two"):
             await stage.member(store, host, limits=iris.Limits(concurrency=1, queue=1))
@@ -126,7 +123,6 @@ async def test_a_draining_member_answers_for_what_it_runs_and_nobody_else_runs_i
             await trio.sleep(2)
             return request.payload
 
-        assert store.requests[None] is slow
         return store
 
     async with open_stage(seed=3) as stage:
@@ -168,7 +164,6 @@ async def test_what_a_member_may_have_run_is_never_said_not_to_have_run(
             ran.append((host, request.payload))
             await trio.sleep(50)
 
-        assert store.requests[None] is hang
         return store
 
     errors: list[Exception] = []

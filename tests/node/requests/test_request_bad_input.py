@@ -17,6 +17,7 @@ from iris.kernel.wire import kinds
 from tests.support.meshes import MeshNode, open_meshes
 from tests.support.messages import array, raw
 from tests.support.request_arguments import request_arguments
+from tests.support.scheduling import let_threads_run
 from tests.support.stages import open_stage
 
 
@@ -33,7 +34,6 @@ def make_store() -> iris.Service:
         await trio.sleep(0.5)
         return request.payload
 
-    assert len({give_back, wait}) == 2
     return store
 
 
@@ -87,18 +87,6 @@ async def test_names_and_options_that_cannot_be_are_refused_before_anything_is_s
             await shop.request(arguments.pop("cluster"), 1, **request_arguments(**arguments))
         assert shop.statistics().requests.sent == 0
         assert await shop.request("store", 1) == 1
-
-
-@pytest.mark.parametrize("count", [512, 513])
-async def test_so_many_headers_fit_and_no_more(autojump_clock: MockClock, count: int) -> None:
-    async with open_stage() as stage:
-        _, shop = await stage.pair(make_store())
-        headers = {str(number): "" for number in range(count)}
-        if count > 512:
-            with pytest.raises(iris.PayloadTooLarge, match="512 headers"):
-                await shop.request("store", 1, headers=headers)
-        else:
-            assert await shop.request("store", 1, headers=headers) == 1
 
 
 # -- from members that answer as they should not -------------------------------------------------------------
@@ -172,22 +160,6 @@ async def test_a_malformed_answer_is_counted_and_the_true_one_is_taken(
             member.mesh.post(shop.id, array(*message), 8)
             await trio.sleep(0.01)
             assert shop.mesh.refusals.total() == 1
-
-
-async def test_a_reply_whose_payload_cannot_be_read_is_an_error_of_this_request_only(autojump_clock: MockClock) -> None:
-    async with open_meshes("shop", "member") as fleet:
-        shop, member = fleet["shop"], fleet["member"]
-        async with member.serve(make_store()), trio.open_nursery() as nursery:
-
-            async def ask() -> None:
-                with pytest.raises(iris.RemoteError, match=r"reply_malformed.*malformed payload"):
-                    await shop.request("store", 7, timeout=5, operation="wait")
-
-            nursery.start_soon(ask)
-            await trio.sleep(0.1)
-            await answer(member, shop, 1, Ext(1, b"\xc1"))
-            assert await shop.request("store", 9, timeout=5) == 9
-        assert shop.requests.tally.lost == {"malformed reply": 1}
 
 
 # -- from callers that ask as they should not ----------------------------------------------------------------
@@ -291,7 +263,6 @@ async def test_an_error_whose_text_cannot_travel_is_the_callers_like_any_other(
             return request.payload
         raise error
 
-    assert store.requests[None] is fail
     async with open_stage() as stage:
         member, shop = await stage.pair(store)
         with pytest.raises(iris.RemoteError) as caught:
@@ -306,7 +277,15 @@ class NoError(BaseException):
     """No ``Exception``, like the cancellation of asyncio, which a handler that runs it in a thread may raise."""
 
 
-@pytest.mark.parametrize("error", [NoError("mine"), BaseExceptionGroup("mine", [NoError()])])
+@pytest.mark.parametrize(
+    "error",
+    [
+        NoError("mine"),
+        BaseExceptionGroup("mine", [NoError()]),
+        GeneratorExit("mine"),
+        BaseExceptionGroup("mine", [GeneratorExit(), ValueError()]),
+    ],
+)
 async def test_a_handler_that_raises_what_is_no_error_ends_nothing_else(
     autojump_clock: MockClock, error: BaseException
 ) -> None:
@@ -317,6 +296,7 @@ async def test_a_handler_that_raises_what_is_no_error_ends_nothing_else(
         raise error
 
     @store.request("def")
+    @store.request("thread", thread=True)
     def fail_at_once(_: iris.Request) -> object:
         raise error
 
@@ -328,11 +308,10 @@ async def test_a_handler_that_raises_what_is_no_error_ends_nothing_else(
     async def fail_to_talk(_: iris.Tunnel) -> None:
         raise error
 
-    assert (store.requests["async"], store.requests["def"]) == (fail, fail_at_once)
-    assert (store.broadcasts, store.tunnels) == ([fail_to_hear], {None: fail_to_talk})
     async with open_stage() as stage:
         member, shop = await stage.pair(store)
-        for operation in ("async", "def"):
+        let_threads_run(autojump_clock)
+        for operation in ("async", "def", "thread"):
             with pytest.raises(iris.RemoteError, match=f"error: {type(error).__name__}: mine"):
                 await shop.request("store", operation=operation)
         await shop.broadcast("store", 1)
@@ -341,29 +320,7 @@ async def test_a_handler_that_raises_what_is_no_error_ends_nothing_else(
                 await tunnel.receive()
         assert await shop.request("store", 1) == 1
         service = member.statistics().services["store"]
-        assert (service.failed, service.broadcasts_failed, service.tunnels_failed) == (2, 1, 1)
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
-async def test_what_ends_a_program_ends_it_from_a_handler_too(autojump_clock: MockClock, error: BaseException) -> None:
-    store = make_store()
-
-    @store.request("exit")
-    async def leave(_: iris.Request) -> object:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.sleep_forever)
-            raise error
-
-    assert store.requests["exit"] is leave
-
-    async def ask() -> None:
-        async with open_stage() as stage:
-            _, shop = await stage.pair(store)
-            await shop.request("store", operation="exit")
-
-    with pytest.raises(BaseExceptionGroup) as caught:
-        await ask()
-    assert caught.group_contains(type(error))
+        assert (service.failed, service.broadcasts_failed, service.tunnels_failed) == (3, 1, 1)
 
 
 @pytest.mark.parametrize("cancel", [False, True])
@@ -384,7 +341,6 @@ async def test_a_task_of_a_handler_that_fails_while_it_is_cancelled_ends_nothing
             nursery.start_soon(tidy_up_badly)
             await trio.sleep_forever()
 
-    assert store.requests["nursery"] is work
     async with open_stage() as stage:
         member, shop = await stage.pair(store)
         for _ in range(3):
@@ -435,7 +391,6 @@ async def test_a_handler_that_raises_a_cancellation_of_long_ago_ends_nothing_els
         assert await shop.request("store", 1) == 1
         service = member.statistics().services["store"]
         assert (service.failed, service.broadcasts_failed, service.cancelled) == (2, 2, 0)
-        assert store.requests["fail"] is fail
 
 
 @pytest.mark.parametrize("idempotent", [False, True])
@@ -454,7 +409,6 @@ async def test_the_code_of_a_handler_is_never_taken_for_a_word_of_its_member(
         ran += 1
         raise iris.RemoteError(code, "mine")
 
-    assert store.requests[None] is fail
     async with open_stage() as stage:
         await stage.member(store, "another")
         _, shop = await stage.pair(store)

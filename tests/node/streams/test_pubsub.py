@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter, defaultdict
+from collections import defaultdict
 
 import pytest
 import trio
@@ -51,28 +51,6 @@ async def test_a_subscriber_hears_the_topics_of_its_pattern(
             )
         statistics = writer.statistics()
         assert (statistics.published, statistics.without_subscriber) == (4, 4 - len(heard))
-
-
-async def test_each_publishers_events_come_in_its_order(autojump_clock: MockClock) -> None:
-    async with open_stage() as stage:
-        reader = await stage.node("reader")
-        writers = [await stage.node("writer", f"writer-{index}") for index in range(2)]
-        numbers: dict[str, list[int]] = defaultdict(list)
-        async with reader.subscribe("count.*") as events, trio.open_nursery() as nursery:
-
-            async def write(node: iris.Node) -> None:
-                for number in range(2000):
-                    await node.publish(f"count.{number % 3}", number)
-                    if number % 100 == 0:
-                        await trio.sleep(0.001)
-
-            for node in writers:
-                nursery.start_soon(write, node)
-            for _ in range(4000):
-                event = await anext(events)
-                assert event.missed == 0
-                numbers[event.sender.node].append(event.payload)
-        assert numbers == {node.id: list(range(2000)) for node in writers}
 
 
 @pytest.mark.parametrize(
@@ -187,25 +165,6 @@ async def test_a_member_of_a_group_on_the_publishers_own_node_can_fail(autojump_
         assert published.without_subscriber == 40 - published.sent > 0
 
 
-async def test_a_limit_in_bytes_holds_as_well(autojump_clock: MockClock) -> None:
-    async with open_stage() as stage:
-        reader, writer = await stage.node("reader"), await stage.node("writer")
-        async with reader.subscribe("t", limits=iris.SubscriptionLimits(bytes=1000)) as events:
-            for number in range(50):
-                await writer.publish("t", bytes([number]) * 100)
-            taken = await take_waiting(events)
-            assert [event.payload[0] for event in taken] == list(range(40, 50))
-            assert taken[0].missed == 40
-
-
-@pytest.mark.parametrize("limit", [0, -1, True, 1.5])
-def test_a_limit_that_makes_no_sense_is_refused(limit: int) -> None:
-    with pytest.raises(iris.ConfigError, match="limits"):
-        iris.SubscriptionLimits(events=limit)
-    with pytest.raises(iris.ConfigError, match="limits"):
-        iris.SubscriptionLimits(bytes=limit)
-
-
 @pytest.mark.parametrize("seconds", [0.2, 60])
 async def test_what_a_partition_swallows_is_shown_as_missed(autojump_clock: MockClock, seconds: float) -> None:
     async with open_stage() as stage:
@@ -247,55 +206,6 @@ async def test_a_publisher_that_crashes_and_comes_again_begins_anew(autojump_clo
             assert [event.payload for event in taken] == list(range(6))
             assert len({event.publisher for event in taken}) == 2
             assert sum(event.missed for event in taken) == 0
-
-
-async def test_a_subscriber_that_makes_publishers_wait_slows_only_those_of_its_topics(
-    autojump_clock: MockClock,
-) -> None:
-    async with open_stage() as stage:
-        reader, slowed, free = await stage.node("reader"), await stage.node("slowed"), await stage.node("free")
-        done: dict[str, float] = {}
-        async with (
-            reader.subscribe("slow.>", overflow="wait", limits=iris.SubscriptionLimits(events=20)) as slow,
-            reader.subscribe("fast") as fast,
-            trio.open_nursery() as nursery,
-        ):
-
-            async def write(node: iris.Node, topic: str) -> None:
-                for number in range(100):
-                    await node.publish(topic, number)
-                    await trio.sleep(0.001)
-                done[topic] = trio.current_time()
-
-            began = trio.current_time()
-            nursery.start_soon(write, slowed, "slow.a")
-            nursery.start_soon(write, free, "fast")
-            await trio.sleep(1)
-            assert done.keys() == {"fast"}
-            assert slow.statistics().waiting <= 20
-            assert [(await anext(fast)).payload for _ in range(100)] == list(range(100))
-            taken: list[iris.Event] = []
-            for _ in range(100):
-                taken.append(await anext(slow))
-                await trio.sleep(0.01)
-            assert [event.payload for event in taken] == list(range(100))
-            assert sum(event.missed for event in taken) == 0
-            assert slow.statistics().dropped == 0
-            assert done["fast"] - began < 0.2 < 1 < done["slow.a"] - began
-
-
-async def test_leaving_a_subscription_lets_its_publishers_go_on(autojump_clock: MockClock) -> None:
-    async with open_stage() as stage:
-        reader, writer = await stage.node("reader"), await stage.node("writer")
-        async with reader.subscribe("t", overflow="wait", limits=iris.SubscriptionLimits(events=4)):
-            with trio.move_on_after(1) as scope:
-                for number in range(100):
-                    await writer.publish("t", number)
-                    await trio.sleep(0.001)
-            assert scope.cancelled_caught
-        with trio.fail_after(1):
-            await trio.sleep(0.01)
-            await writer.publish("t", 100)
 
 
 async def test_each_event_goes_to_one_of_a_group_and_each_key_to_the_same_one(autojump_clock: MockClock) -> None:
@@ -370,99 +280,6 @@ async def test_a_worker_that_stands_still_gets_no_more_of_its_groups_events(auto
             assert max(counts) - min(counts) <= 2, "rounds begin where they were"
 
 
-async def test_two_of_a_group_on_one_node_share_its_events(autojump_clock: MockClock) -> None:
-    async with open_stage() as stage:
-        worker, writer = await stage.node("worker"), await stage.node("writer")
-        async with worker.subscribe("t", group="g") as one, worker.subscribe("t", group="g") as two:
-            for number in range(20):
-                await writer.publish("t", number)
-            shares = [[event.payload for event in await take_waiting(events)] for events in (one, two)]
-            assert sorted(itertools.chain(*shares)) == list(range(20))
-            assert all(shares)
-
-
-async def test_what_is_published_right_after_subscribing_is_not_missed(autojump_clock: MockClock) -> None:
-    async with open_stage() as stage:
-        reader, writer = await stage.node("reader"), await stage.node("writer")
-        for trial in range(150):
-            async with reader.subscribe(f"trial.{trial % 7}") as events:
-                await writer.publish(f"trial.{trial % 7}", trial)
-                with trio.fail_after(1):
-                    assert (await anext(events)).payload == trial
-        assert writer.statistics().without_subscriber == 0
-
-
-async def test_a_node_hears_itself(autojump_clock: MockClock) -> None:
-    async with open_stage() as stage:
-        node = await stage.node("alone")
-        async with node.subscribe("t") as one, node.subscribe(">") as two:
-            for number in range(10):
-                await node.publish("t", number)
-            for events in (one, two):
-                assert [event.payload for event in await take_waiting(events)] == list(range(10))
-        await trio.sleep(IN_FLIGHT)
-        await node.publish("t", 10)
-        assert node.statistics().without_subscriber == 1
-
-
-async def test_cancelling_the_iteration_loses_nothing(autojump_clock: MockClock) -> None:
-    async with open_stage() as stage:
-        reader, writer = await stage.node("reader"), await stage.node("writer")
-        taken: list[object] = []
-        cancelled = 0
-        async with reader.subscribe("t") as events, trio.open_nursery() as nursery:
-
-            async def write() -> None:
-                for number in range(200):
-                    await writer.publish("t", number)
-                    await trio.sleep(0.001)
-
-            nursery.start_soon(write)
-            while len(taken) < 200:
-                with trio.move_on_after(0.0007) as scope:
-                    taken.append((await anext(events)).payload)
-                cancelled += scope.cancelled_caught
-        assert taken == list(range(200))
-        assert cancelled > 100
-
-
-async def test_a_confirmed_event_is_on_disk_when_publish_returns(autojump_clock: MockClock) -> None:
-    disk: list[object] = []
-    async with open_stage() as stage:
-        bridge, writer = await stage.node("bridge"), await stage.node("writer")
-        async with bridge.subscribe_durable("t") as events, trio.open_nursery() as nursery:
-
-            async def store() -> None:
-                while True:
-                    batch = await events.receive_batch()
-                    await trio.sleep(0.05)
-                    disk.extend(event.payload for event in batch)
-                    await events.confirm(batch)
-
-            nursery.start_soon(store)
-            for number in range(20):
-                began = trio.current_time()
-                await writer.publish_confirmed("t", number)
-                assert disk[-1] == number
-                assert trio.current_time() - began >= 0.05
-            nursery.cancel_scope.cancel()
-        assert disk == list(range(20))
-
-
-async def test_without_a_durable_subscriber_nothing_is_confirmed(autojump_clock: MockClock) -> None:
-    async with open_stage() as stage:
-        reader, writer = await stage.node("reader"), await stage.node("writer")
-        async with reader.subscribe("t") as events:
-            with pytest.raises(iris.NotSent, match="durable"):
-                await writer.publish_confirmed("t", 1)
-            assert await take_waiting(events) == []
-        async with reader.subscribe_durable("t"):
-            began = trio.current_time()
-            with pytest.raises(iris.RequestTimeout, match=r"confirmed within 0\.5 s"):
-                await writer.publish_confirmed("t", 1, timeout=0.5)
-            assert trio.current_time() - began == pytest.approx(0.5)
-
-
 async def test_what_a_crashed_bridge_had_not_confirmed_goes_to_the_next_one(autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
         bridge = await stage.node("bridge", "bridge-1")
@@ -484,41 +301,3 @@ async def test_what_a_crashed_bridge_had_not_confirmed_goes_to_the_next_one(auto
                 with trio.fail_after(1):
                     await trio.sleep(0.1)
             assert not nursery.child_tasks
-
-
-async def test_events_nobody_subscribes_to_are_counted(autojump_clock: MockClock) -> None:
-    async with open_stage() as stage:
-        reader, writer = await stage.node("reader"), await stage.node("writer")
-        outcomes: Counter[str] = Counter()
-        for number in range(30):
-            if number % 3 == 0:
-                async with reader.subscribe("t"):
-                    await writer.publish("t", number)
-                outcomes["heard"] += 1
-            else:
-                await trio.sleep(0.01)
-                await writer.publish("t", number)
-                outcomes["unheard"] += 1
-        statistics = writer.statistics()
-        assert statistics.events.handed_over == outcomes["heard"]
-        assert statistics.without_subscriber == outcomes["unheard"]
-        assert statistics.published == 30
-
-
-@pytest.mark.parametrize("topic", ["", "a..b", "a.*", ">", "a b", ".a", "a."])
-async def test_a_malformed_topic_is_refused(autojump_clock: MockClock, topic: str) -> None:
-    async with open_stage() as stage:
-        node = await stage.node("writer")
-        with pytest.raises(iris.ConfigError):
-            await node.publish(topic, b"")
-        assert node.statistics().published == 0
-
-
-@pytest.mark.parametrize("pattern", ["", "a..b", "a.>.b", "a*", ">a", "a b"])
-async def test_a_malformed_pattern_is_refused(autojump_clock: MockClock, pattern: str) -> None:
-    async with open_stage() as stage:
-        node = await stage.node("reader")
-        with pytest.raises(iris.ConfigError):
-            async with node.subscribe(pattern):
-                pass
-        assert not node.statistics().subscriptions

@@ -14,14 +14,7 @@ from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
-from iris.patterns.multicast.broadcast_credit import (
-    INITIAL,
-    OVERHEAD,
-    Flow,
-    ReceiveWindow,
-    ReceiveWindows,
-    cost,
-)
+from iris.patterns.multicast.broadcast_credit import INITIAL, OVERHEAD, Flow, ReceiveWindow, ReceiveWindows, cost
 from tests.support.messages import arrived
 
 WINDOW: Final = 4 * MIB

@@ -240,15 +240,6 @@ async def test_an_event_for_a_group_that_has_left_is_counted(autojump_clock: Moc
         assert b.mesh.refusals == {"event for a group without members here": 2}
 
 
-async def test_a_publisher_waits_for_members_of_a_group(autojump_clock: MockClock) -> None:
-    async with open_meshes("a", "b", capacity=2, latency=(0.01, 0.01)) as fleet:
-        a, b = fleet["a"], fleet["b"]
-        async with b.pubsub.subscribe("t", group="g", overflow="wait") as events, trio.open_nursery() as nursery:
-            nursery.start_soon(publish, a, "t", *[bytes(50_000)] * 1000)
-            assert len(await collect(events)) == 1000
-        assert check_tally(a.pubsub.publishing.tally).lost == {}
-
-
 # -- cancelling --------------------------------------------------------------------------------------------
 
 

@@ -23,16 +23,6 @@ def test_the_limit_settles_where_more_gains_nothing(capacity: int) -> None:
     assert capacity <= adaptive.limit <= 2.5 * capacity + 1
 
 
-def test_it_never_exceeds_what_was_allowed_nor_falls_below_one() -> None:
-    adaptive = AdaptiveConcurrency(50)
-    drive(adaptive, 100, 10_000)
-    assert adaptive.limit == 50
-    for index in range(100_000):
-        adaptive.ended(0.001 * (index + 1), 50)
-        assert adaptive.limit >= 1
-    assert AdaptiveConcurrency(3).limit == 3
-
-
 def test_places_that_are_not_needed_bring_no_more_of_them() -> None:
     adaptive = AdaptiveConcurrency(1000)
     drive(adaptive, 100, 1000, demand=5)

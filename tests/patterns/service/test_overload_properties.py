@@ -1,19 +1,14 @@
-"""Properties of shedding, adaptive limits and second requests under any load."""
+"""Properties of shedding and adaptive limits under any load."""
 
 from __future__ import annotations
 
 import random
-from typing import Any, Final
+from typing import Final
 
-import pytest
-import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trio.testing import MockClock
 
-from iris.kernel.errors import ConfigError, MemberLost, NotAllowed, NotSent, RemoteError
-from iris.patterns.priority import Priority, check_priority
-from iris.patterns.request.hedging import Hedging
+from iris.patterns.priority import Priority
 from iris.patterns.service.concurrency_limit import AdaptiveConcurrency
 from iris.patterns.service.load_shedding import LoadShedder
 
@@ -99,12 +94,6 @@ def test_for_a_second_after_a_refusal_the_next_queue_has_no_time_of_its_own() ->
     assert not shedding.refuses(LOW, 3.2, 1, 1)
 
 
-@pytest.mark.parametrize("name", ["", "HIGH", "urgent", "0", "low "])
-def test_a_priority_that_is_none_is_refused_with_those_that_are(name: str) -> None:
-    with pytest.raises(ConfigError, match="use 'low', 'normal' or 'high'"):
-        check_priority(name)
-
-
 # -- adaptive limits -----------------------------------------------------------------------------------------
 
 
@@ -133,97 +122,3 @@ def test_handlers_that_never_slow_each_other_down_may_all_run(most: int, seconds
         if reached == most:
             break
     assert reached == most
-
-
-# -- second requests -----------------------------------------------------------------------------------------
-
-ERRORS: Final = [NotSent("a"), MemberLost("b"), RemoteError("c", "d"), NotAllowed("e")]
-
-
-def always() -> bool:
-    return True
-
-
-class Members:
-    """Two members, each of which takes its time and then replies or fails."""
-
-    def __init__(self, *plans: tuple[float, Any]) -> None:
-        self.plans = plans
-        self.asked = 0
-        self.cancelled = 0
-
-    async def ask(self) -> Any:
-        seconds, outcome = self.plans[self.asked]
-        self.asked += 1
-        try:
-            await trio.sleep(seconds)
-        except trio.Cancelled:
-            self.cancelled += 1
-            raise
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-
-def expected(plans: tuple[tuple[float, Any], tuple[float, Any]], delay: float) -> tuple[float, Any, int]:
-    """Return when a hedged request ends, how, and how many members it has asked."""
-    (first, one), (second, other) = plans
-    if first <= delay:
-        return first, one, 1
-    ends = sorted([(first, 0, one), (delay + second, 1, other)])
-    for moment, _, outcome in ends:
-        if not isinstance(outcome, Exception):
-            return moment, outcome, 2
-    return ends[-1][0], one, 2
-
-
-@settings(max_examples=60)
-@given(
-    st.tuples(
-        st.tuples(st.sampled_from([0.05, 0.3, 0.72]), st.sampled_from(["first", *ERRORS])),
-        st.tuples(st.sampled_from([0.01, 0.22, 0.91]), st.sampled_from(["second", *ERRORS])),
-    )
-)
-def test_of_two_members_the_first_reply_counts_and_otherwise_the_first_ones_error(
-    plans: tuple[tuple[float, Any], tuple[float, Any]],
-) -> None:
-    async def main() -> None:
-        members, hedging = Members(*plans), Hedging()
-        moment, outcome, asked = expected(plans, 0.1)
-        began = trio.current_time()
-        try:
-            result = await hedging.ask(members.ask, 0.1, always)
-        except Exception as error:  # noqa: BLE001 -- compared with what is expected
-            result = error
-        assert result is outcome
-        assert trio.current_time() - began == pytest.approx(moment)
-        assert members.asked == asked == 1 + hedging.second
-        assert hedging.won == (outcome == "second")
-        ended = sum(end <= moment + 1e-9 for end in (plans[0][0], 0.1 + plans[1][0])[:asked])
-        assert members.cancelled == asked - ended
-
-    trio.run(main, clock=MockClock(autojump_threshold=0))
-
-
-async def test_second_requests_never_exceed_their_share_however_late_replies_are(autojump_clock: MockClock) -> None:
-    hedging = Hedging()
-
-    async def late() -> str:
-        await trio.sleep(1)
-        return "late"
-
-    for number in range(1, 200):
-        assert await hedging.ask(late, 0.01, always) == "late"
-        assert hedging.second <= 1 + 0.05 * number
-        assert hedging.requests == number
-    assert hedging.second >= 9, "and they are used"
-
-
-async def test_a_bug_in_what_is_called_is_not_taken_for_a_members_failure(autojump_clock: MockClock) -> None:
-    async def broken() -> str:
-        await trio.sleep(0.001)
-        raise ZeroDivisionError
-
-    with pytest.raises(ExceptionGroup) as caught:
-        await Hedging().ask(broken, 1, always)
-    assert caught.group_contains(ZeroDivisionError)

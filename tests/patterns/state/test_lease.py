@@ -11,15 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from iris.kernel.errors import LeaseLost, NoSuchCluster, NotAllowed, RemoteError, RequestTimeout
-from iris.patterns.bridge_protocol import (
-    Ask,
-    AskLease,
-    LeaseAnswer,
-    ReleaseLease,
-    RenewLease,
-    as_fields,
-    read_answer,
-)
+from iris.patterns.bridge_protocol import Ask, AskLease, LeaseAnswer, ReleaseLease, RenewLease, as_fields, read_answer
 from iris.patterns.state import Lease, open_lease
 from iris.spark_bridge.server.leases import LeaseRecord, LeaseTable
 

@@ -12,7 +12,6 @@ from trio.testing import MockClock
 
 from iris.kernel.config import Config
 from iris.kernel.errors import LocalProtocolError, PayloadTooLarge, TunnelBroken
-from iris.kernel.wire.kinds import Message
 from iris.patterns.tunnel.tunnel import Tunnel
 from tests.support.tunnels import open_nodes, open_pair
 
@@ -121,33 +120,6 @@ async def test_a_payload_that_cannot_be_encoded_changes_nothing(autojump_clock: 
         await near.send(1)
         assert await far.receive() == 1
         assert near.statistics().messages_sent == 1
-
-
-@pytest.mark.parametrize("seed", range(5))
-async def test_nothing_is_lost_or_doubled_over_a_link_that_loses_frames(autojump_clock: MockClock, seed: int) -> None:
-    chance = random.Random(seed)
-    async with (
-        open_nodes(Config(tunnel_window=65536, tunnel_chunk=4096)) as (near, far),
-        trio.open_nursery() as nursery,
-    ):
-
-        def lose(frame: list[Message]) -> bool:
-            return chance.random() < 0.1
-
-        for node in (near, far):
-            node.mesh.lose = lose
-        sender, receiver = await near.open(far)
-        data = [chance.randbytes(chance.randrange(20_000)) for _ in range(300)]
-
-        async def send() -> None:
-            for payload in data:
-                await sender.send(payload)
-            await sender.aclose()
-
-        nursery.start_soon(send)
-        assert await received(receiver) == data
-        await receiver.aclose()
-        assert sender.statistics().chunks_resent > 0
 
 
 async def test_a_tunnel_lives_through_an_outage(autojump_clock: MockClock) -> None:
@@ -369,31 +341,6 @@ async def test_the_one_who_stays_learns_that_not_everything_was_taken(autojump_c
         assert statistics.messages.waiting == 0
 
 
-async def test_both_ends_get_an_error_when_the_other_node_is_lost(autojump_clock: MockClock) -> None:
-    async with open_nodes(SMALL) as (near, far), trio.open_nursery() as nursery:
-        ends = await near.open(far)
-
-        async def expect_error(tunnel: Tunnel) -> None:
-            with pytest.raises(TunnelBroken, match="connection refused"):
-                await tunnel.receive()
-
-        for tunnel in ends:
-            nursery.start_soon(expect_error, tunnel)
-        await trio.testing.wait_all_tasks_blocked()
-        near.table.node_lost(far.node, "connection refused")
-        far.table.node_lost(near.node, "connection refused")
-
-
-async def test_a_peer_that_vanishes_silently_is_noticed(autojump_clock: MockClock) -> None:
-    async with open_nodes(SMALL) as (near, far):
-        tunnel, _ = await near.open(far)
-        far.mesh.hold()
-        started = trio.current_time()
-        with pytest.raises(TunnelBroken, match="silent for 60 s"):
-            await tunnel.receive()
-        assert 60 <= trio.current_time() - started <= 65
-
-
 async def test_a_forgotten_tunnel_is_an_error_when_its_farewell_was_lost(autojump_clock: MockClock) -> None:
     async with open_nodes(SMALL) as (near, far):
         near_end, far_end = await near.open(far)
@@ -433,12 +380,3 @@ async def test_its_repr_tells_where_it_leads_and_how_it_is(autojump_clock: MockC
         assert repr(near.as_stream()) == f"<TunnelStream over {near!r}>"
         near.abort()
         assert repr(near).endswith("closed>")
-
-
-async def test_a_packed_message_that_is_malformed_breaks_the_tunnel(autojump_clock: MockClock) -> None:
-    async with open_pair(SMALL) as (near, far):
-        await near._send_encoded(b"\xc1", packed=True)
-        with pytest.raises(TunnelBroken, match="malformed payload"):
-            await far.receive()
-        with pytest.raises(TunnelBroken, match="malformed payload"):
-            await near.receive()

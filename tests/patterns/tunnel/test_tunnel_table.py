@@ -233,23 +233,6 @@ async def test_messages_that_cannot_be_about_any_tunnel_are_the_peers_error(
     assert len(node.table) == 1
 
 
-async def test_a_node_can_have_a_tunnel_to_itself(autojump_clock: MockClock) -> None:
-    node = TunnelNode("near", SMALL)
-    node.mesh.others[node.node] = node.table
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(node.run)
-        nursery.start_soon(node.mesh.run)
-        one, other = await node.open(node)
-        await one.send(b"hello")
-        assert await other.receive() == b"hello"
-        await other.send(b"you")
-        assert await one.receive() == b"you"
-        await one.aclose()
-        await other.aclose()
-        assert len(node.table) == 0
-        nursery.cancel_scope.cancel()
-
-
 async def test_only_so_many_lost_nodes_are_remembered(autojump_clock: MockClock) -> None:
     node = TunnelNode("near", SMALL)
     for number in range(1100):

@@ -132,34 +132,6 @@ def test_a_repeat_is_refused_and_counted() -> None:
     assert far.statistics().received_frames == 1
 
 
-def test_a_late_frame_is_refused() -> None:
-    near, far = sessions()
-    late, frame = near.seal(b"late"), near.seal(b"early")
-    assert far.open_untrusted(frame) == b"early"
-    with pytest.raises(AuthenticationError, match="comes late"):
-        far.open_untrusted(late)
-
-
-def test_gaps_are_counted_as_lost_frames() -> None:
-    near, far = sessions()
-    frames = [near.seal(b"%d" % number) for number in range(10)]
-    far.open_untrusted(frames[0])
-    assert far.lost_frames == 0
-    far.open_untrusted(frames[3])
-    assert far.lost_frames == 2
-    far.open_untrusted(frames[9])
-    assert far.lost_frames == far.statistics().lost_frames == 7
-    assert near.lost_frames == 0
-
-
-def test_the_first_frames_may_be_lost_too() -> None:
-    near, far = sessions()
-    for _ in range(3):
-        near.seal(b"")
-    far.open_untrusted(near.seal(b""))
-    assert far.lost_frames == 3
-
-
 def test_a_forged_frame_changes_nothing_but_a_counter() -> None:
     near, far = sessions()
     forged = bytearray(near.seal(b"x"))

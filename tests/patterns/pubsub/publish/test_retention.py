@@ -11,14 +11,12 @@ import trio
 from trio.testing import MockClock
 
 from iris.kernel.config import Config
-from iris.kernel.errors import ConfigError, NotSent, PayloadTooLarge, RemoteProtocolError, RequestTimeout
+from iris.kernel.errors import ConfigError, NotSent, PayloadTooLarge, RequestTimeout
 from iris.kernel.wire import kinds
-from iris.patterns.pubsub.publish.retained import check_retained_untrusted
 from iris.patterns.pubsub.subscribe.events import Event
 from iris.patterns.pubsub.subscribe.subscription import Subscription
 from tests.support.events import collect, missed, publish
 from tests.support.meshes import Fleet, MeshNode, check_tally, open_meshes
-from tests.support.messages import arrived, fields_of
 
 
 async def retain(node: MeshNode, topic: str, *payloads: object, within: float | None = None) -> None:
@@ -236,37 +234,6 @@ def check_gaps(late: Subscription, numbers: list[int], gaps: int) -> None:
     """Every number from the first one on came, or was announced as missing."""
     assert 199 - numbers[0] + 1 == len(numbers) + gaps
     assert late.statistics().missed == gaps
-
-
-GOOD = kinds.Retained("t", 5, 3, None, None, b"x", (2,))
-
-
-def test_a_last_value_of_a_peer() -> None:
-    assert check_retained_untrusted(GOOD) == 1
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        (1, 7),
-        (1, "t" * 257),
-        (2, 2),
-        (2, "5"),
-        (3, 0),
-        (3, True),
-        (3, None),
-        (5, 7),
-        (6, "text"),
-        (6, None),
-        (7, None),
-        (7, (3,)),
-    ],
-)
-def test_a_malformed_last_value_is_the_peers_error(field: int, value: object) -> None:
-    fields = [*fields_of(GOOD)]
-    fields[field - 1] = value
-    with pytest.raises(RemoteProtocolError):
-        check_retained_untrusted(arrived(kinds.Retained, *fields))
 
 
 async def test_a_peer_that_asks_nonsense_is_refused(autojump_clock: MockClock) -> None:

@@ -16,12 +16,7 @@ from iris.patterns.pubsub.subscribe import subscription as subscriptions
 from iris.patterns.pubsub.subscribe.events import Event
 from iris.patterns.pubsub.subscribe.subscription import Overflow
 from tests.support.meshes import check_subscription
-from tests.support.subscriptions import (
-    PUBLISHERS,
-    Desk,
-    Numbering,
-    steps,
-)
+from tests.support.subscriptions import PUBLISHERS, Desk, Numbering, steps
 
 
 @given(
@@ -232,38 +227,6 @@ def test_a_subscription_that_ends_releases_its_publishers() -> None:
 
 
 # -- numbering ---------------------------------------------------------------------------------------------
-
-
-def test_what_came_before_the_subscription_is_not_missed() -> None:
-    desk = Desk()
-    desk.numbers(500, 2)
-    assert desk.take_numbers() == [(500, 0), (501, 0)]
-
-
-def test_a_gap_is_shown_before_the_event_after_it_and_counted_at_once() -> None:
-    desk = Desk()
-    desk.numbers(1, 2)
-    desk.numbers(6, 2)
-    assert desk.statistics[3] == 3
-    assert desk.take_numbers() == [(1, 0), (2, 0), (6, 3), (7, 0)]
-
-
-def test_numberings_of_publishers_and_topics_are_apart() -> None:
-    desk = Desk()
-    desk.numbers(1, 1)
-    desk.numbers(7, 1, topic="u")
-    desk.numbers(3, 1, sender=PUBLISHERS[1])
-    desk.numbers(2, 1)
-    assert [event.missed for event in desk.take()] == [0, 0, 0, 0]
-
-
-def test_an_event_that_comes_again_is_no_gap_for_the_next() -> None:
-    desk = Desk()
-    desk.numbers(1, 5)
-    desk.numbers(2, 1)
-    desk.numbers(6, 1)
-    assert desk.take_numbers() == [(1, 0), (2, 0), (3, 0), (4, 0), (5, 0), (2, 0), (6, 0)]
-    assert desk.statistics[3] == 0
 
 
 def test_members_of_a_group_see_no_gaps() -> None:

@@ -9,21 +9,12 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from iris.kernel import wire
-from iris.kernel.errors import ConfigError, RemoteProtocolError
-from iris.kernel.wire import kinds
+from iris.kernel.errors import ConfigError
 from iris.patterns.messages import Sender
-from iris.patterns.pubsub.subscribe.events import check_run_untrusted
 from iris.patterns.pubsub.subscribe.subscription import Overflow, SubscriptionLimits
 from tests.support.events import collect
 from tests.support.meshes import check_subscription, open_meshes
-from tests.support.messages import arrived, fields_of
-from tests.support.subscriptions import (
-    GOOD,
-    PUBLISHERS,
-    SENDER,
-    Desk,
-    Ticking,
-)
+from tests.support.subscriptions import PUBLISHERS, SENDER, Desk, Ticking
 
 
 async def test_a_wait_that_is_cancelled_loses_no_event(autojump_clock: MockClock) -> None:
@@ -184,46 +175,3 @@ async def test_headers_and_keys_count_towards_what_may_wait(autojump_clock: Mock
             assert 12 * 4100 <= statistics.waiting_bytes <= 51_000
             assert len(await collect(events)) == 12
             assert events.statistics().waiting_bytes == 0
-
-
-def test_a_run_of_events() -> None:
-    check_run_untrusted(GOOD)
-    check_run_untrusted(
-        kinds.Events("t", 15, 7, "g", ("a", "b"), "k", (b"x", wire.join_payload(b"\x01", packed=True)), (9, 12, 14))
-    )
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        (1, None),
-        (1, b"t"),
-        (1, "x" * 257),
-        (2, 0),
-        (2, -1),
-        (2, "1"),
-        (2, True),
-        (3, -1),
-        (3, None),
-        (4, 1),
-        (6, 1),
-        (6, "k" * 257),  # a bridge stores it with each event of the run
-        (7, ()),
-        (7, b"x"),
-        (7, ("x",)),
-        (7, (None,)),
-        (7, (b"x", 1)),
-        (8, None),
-        (8, (1, 2)),
-        (8, (-1,)),
-        (8, (True,)),
-        (8, (2**62 + 1,)),
-        (8, (1,)),
-        (8, (0, 5, 1)),
-    ],
-)
-def test_a_malformed_run_is_the_peers_error(field: int, value: object) -> None:
-    message: list[object] = list(fields_of(GOOD))
-    message[field - 1] = value
-    with pytest.raises(RemoteProtocolError):
-        check_run_untrusted(arrived(kinds.Events, *message))
