@@ -17,6 +17,7 @@ from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import open_network
 from tests.attacks.test_bridge_members import open_members
 from tests.spark_bridge.copies.test_tables import open_pair
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.long
 
@@ -175,9 +176,7 @@ async def test_jobs_of_a_key_go_on_in_their_order_after_a_promotion(tmp_path: Pa
             nursery.start_soon(work)
         await trio.sleep(0.5)
         await fail_over()
-        with trio.fail_after(60):
-            while sum(map(len, ends.values())) < 24:  # noqa: ASYNC110 -- there is no event
-                await trio.sleep(0.1)
+        await wait_until(lambda: sum(map(len, ends.values())) >= 24, pause=0.1)
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
     assert all(found == sorted(set(found)) for found in ends.values())

@@ -23,6 +23,7 @@ from iris.spark_bridge.queues import queue as queue_module
 from iris.spark_bridge.queues.queue import OpenQueue
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, open_network
+from tests.support.waiting import wait_until
 
 TERMS = {"group": "queue/jobs", "limit": 4, "lease": 0.3, "attempts": 50, "dead": "jobs.dead", "backoff": 0.0}
 
@@ -38,7 +39,7 @@ async def status(node: Node) -> dict[str, Any]:
     return found
 
 
-async def wait_until(condition: Callable[[], Any]) -> None:
+async def wait_until_told(condition: Callable[[], Any]) -> None:
     with trio.fail_after(60):
         while not await condition():  # noqa: ASYNC110 -- there is no event
             await trio.sleep(0.02)
@@ -110,7 +111,7 @@ async def test_whatever_workers_report_in_whatever_order_the_bridge_goes_on_and_
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(take)
-                await wait_until(is_done)
+                await wait_until_told(is_done)
                 nursery.cancel_scope.cancel()
         found = await status(node)
         assert (found["waiting"], found["delayed"], found["in_hand"], found["unread"]) == (0, 0, 0, 0)
@@ -156,7 +157,7 @@ async def test_reports_of_what_is_not_looked_at_wait_while_the_disk_is_full(
                     await trio.testing.wait_all_tasks_blocked(0.001)
                     most = max(most, len(queue._late))
             assert most <= 33
-        await wait_until(lambda: _done_at_least(node, 33))
+        await wait_until_told(lambda: _done_at_least(node, 33))
 
 
 async def _done_at_least(node: Node, count: int) -> bool:
@@ -186,13 +187,11 @@ async def test_tasks_that_wait_beside_a_job_that_overruns_its_lease_get_other_jo
             for _ in range(3):
                 nursery.start_soon(work)
             await jobs.put("slow")
-            await wait_until(lambda: _is_dead(node))
+            await wait_until_told(lambda: _is_dead(node))
             await trio.sleep(0.5)
             for number in range(3):
                 await jobs.put(number)
-            with trio.fail_after(20):
-                while len(done) < 3:  # noqa: ASYNC110 -- there is no event
-                    await trio.sleep(0.02)
+            await wait_until(lambda: len(done) >= 3)
             ended.set()
             nursery.cancel_scope.cancel()
 

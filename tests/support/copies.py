@@ -18,6 +18,7 @@ from iris.spark_bridge.events.schema import decode_events
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network
+from tests.support.waiting import wait_until
 
 
 @asynccontextmanager
@@ -78,9 +79,7 @@ async def wait_copies(client: BridgeClient, **states: str) -> None:
 
 async def wait_problem(copy: BridgeCopy, text: str) -> None:
     """Wait until a copy says this."""
-    with trio.fail_after(60):
-        while text not in copy.problem:  # noqa: ASYNC110 -- there is no event
-            await trio.sleep(0.02)
+    await wait_until(lambda: text in copy.problem)
 
 
 async def values(client: BridgeClient) -> list[bytes]:

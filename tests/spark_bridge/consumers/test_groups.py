@@ -24,6 +24,7 @@ from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network
 from tests.spark_bridge.datasource.test_losses import InThread
 from tests.support.arrivals import make_store
+from tests.support.waiting import wait_until
 
 HOUR = 3_600_000_000
 DAY = 24 * HOUR
@@ -114,12 +115,6 @@ async def bridge(network: Network, directory: Path, **options: Any) -> AsyncIter
         yield member
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(30):
-        while not condition():  # noqa: ASYNC110 -- there is no event
-            await trio.sleep(0.01)
-
-
 async def test_a_bridge_forgets_old_groups_once_it_believes_its_clock(tmp_path: Path) -> None:
     now = 1.8e9
 
@@ -140,7 +135,7 @@ async def test_a_bridge_forgets_old_groups_once_it_believes_its_clock(tmp_path: 
             await use("kept")
             assert groups(member.store) == {"old", "kept"}, "nothing proves that so much time has passed"
         async with bridge(network, tmp_path, wall_clock=lambda: now) as member:
-            await until(lambda: member.statistics().expired_groups == 1)
+            await wait_until(lambda: member.statistics().expired_groups == 1)
             assert groups(member.store) == {"kept"}
 
 

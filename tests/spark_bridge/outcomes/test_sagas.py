@@ -15,6 +15,7 @@ from iris.patterns.service.outcomes import KeyClaims
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
 from tests.support.sagas import open_shops, shop
+from tests.support.waiting import wait_until
 
 DONE = ["stock.do 7", "money.do 7", "truck.do 7"]
 UNDONE = ["money.undo 7", "stock.undo 7"]
@@ -105,9 +106,7 @@ async def test_compensations_go_on_where_their_node_was_lost(tmp_path: Path) -> 
                 with trio.fail_after(10):
                     while "truck.do 7" not in calls:
                         await trio.lowlevel.checkpoint()
-            with trio.fail_after(10):
-                while "stock.undo 7" not in calls:  # noqa: ASYNC110 -- as above
-                    await trio.sleep(0.01)
+            await wait_until(lambda: "stock.undo 7" in calls)
             nursery.cancel_scope.cancel()
         async with more.join("late", shop("late", calls)):
             await two.wait_for("late")

@@ -22,6 +22,7 @@ from iris.testing import Network, open_network
 from tests.support.arrivals import stored
 from tests.support.bridges import BridgeProcess
 from tests.support.staged import part, written
+from tests.support.waiting import wait_until
 
 
 @asynccontextmanager
@@ -131,9 +132,7 @@ async def test_broadcasts_are_stored_by_one_member_and_tunnels_where_they_end(tm
                 await tunnel.send(b"tunnel")
                 await tunnel.send_eof()
                 assert await tunnel.receive() == 1
-        with trio.fail_after(60):
-            while sum(member.statistics().stored for member in members) < 9:  # noqa: ASYNC110 -- no event says so
-                await trio.sleep(0.001)
+        await wait_until(lambda: sum(member.statistics().stored for member in members) >= 9)
         logs = [stored(member.store, shard) for shard, member in enumerate(members)]
         assert sorted(value for log in logs for value in log) == [b"0", b"1", b"2", b"3", b"4"] + [b"tunnel"] * 4
         assert [b"0", b"1", b"2", b"3", b"4"] in [[value for value in log if value != b"tunnel"] for log in logs]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,7 @@ from iris.spark_bridge.log.recovery import open_store
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, open_network
 from tests.support.arrivals import stored
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition that other tasks bring about."""
-    with trio.fail_after(60):
-        while not condition():  # noqa: ASYNC110 -- what is waited for has no event
-            await trio.sleep(0.001)
+from tests.support.waiting import wait_until
 
 
 def payloads(directory: Path) -> list[bytes]:
@@ -128,4 +121,4 @@ async def test_a_full_disk_does_not_end_a_bridge_that_hears_of_another(
         await run_for_a_moment(network, "west", tmp_path / "west")
         assert bridge.store.subscribers() == []
         full = False
-        await until(lambda: len(bridge.store.subscribers()) == 2)
+        await wait_until(lambda: len(bridge.store.subscribers()) == 2)
