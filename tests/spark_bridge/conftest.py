@@ -14,6 +14,15 @@ from pyspark.sql import SparkSession
 from iris import spark_bridge
 from tests.support.spark_packages import kafka_source, spark_packages
 
+QUIET = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::FutureWarning")
+"""What Spark, Arrow and pandas warn of in their own code."""
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Pass over the warnings that come of Spark's own code, in tests with a session."""
+    if "spark" in getattr(item, "fixturenames", ()):
+        item.add_marker(QUIET)
+
 
 @pytest.fixture(scope="session")
 def realm() -> Iterator[Path]:

@@ -19,12 +19,8 @@ from iris.cli.main import run_command
 from tests.support.bridges import BridgeProcess, publish
 from tests.support.waiting import wait_until
 
-pytestmark = [
-    pytest.mark.xdist_group("source_and_sink"),  # a session apart: with the others these took longer than all the rest
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
+# A session apart: with the others these took longer than all the rest.
+pytestmark = pytest.mark.xdist_group("source_and_sink")
 
 
 @pytest.fixture

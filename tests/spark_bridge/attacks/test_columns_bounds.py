@@ -26,12 +26,7 @@ from tests.spark_bridge.session.columns.test_parse import head
 from tests.support.bridges import BridgeProcess
 from tests.support.spark_packages import AVRO, spark_packages
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture

@@ -19,12 +19,7 @@ from iris.spark_bridge.datasource.json_values import pack, unpack
 from iris.spark_bridge.events.schema import SCHEMA
 from tests.support.spark_packages import AVRO, spark_packages
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
+pytestmark = pytest.mark.long
 CORRUPT = ("_corrupt_record", "_corrupt_reason")
 
 

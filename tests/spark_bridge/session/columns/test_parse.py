@@ -24,12 +24,6 @@ from tests.support.bridges import BridgeProcess, publish
 from tests.support.payloads import payloads
 from tests.support.spark_packages import AVRO, PROTOBUF, spark_packages
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
-
 
 def frame(spark: SparkSession, *values: bytes | None) -> DataFrame:
     rows = [(at, None if value is None else bytearray(value)) for at, value in enumerate(values)]
