@@ -15,7 +15,7 @@ from iris.spark_bridge.server import leases
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import open_network
-from tests.attacks.test_bridge_members import open_members
+from tests.support.bridge_members import open_member, open_members
 
 pytestmark = pytest.mark.long
 
@@ -89,12 +89,7 @@ def no_room(*_: object) -> None:
 async def test_a_holder_whose_second_question_finds_no_room_has_its_lease_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with (
-        open_network() as network,
-        network.open_node("bridge") as bridge,
-        open_bridge(bridge, topics=[">"], directory=tmp_path),
-        network.open_node("workers") as node,
-    ):
+    async with open_network() as network, open_member(network, tmp_path), network.open_node("workers") as node:
         await node.wait_for("bridge")
 
         async def ask(holder: bytes) -> Any:
@@ -194,8 +189,7 @@ async def test_a_key_runs_once_though_the_disk_is_full_in_the_middle(
 
     async with (
         open_network() as network,
-        network.open_node("bridge") as bridge,
-        open_bridge(bridge, topics=[">"], directory=tmp_path),
+        open_member(network, tmp_path),
         network.open_node("bank") as member,
         network.open_node("desk") as desk,
         member.join("bank", bank.service),

@@ -10,7 +10,7 @@ import trio
 
 import iris
 from iris.testing import open_network
-from tests.attacks.test_bridge_members import open_members
+from tests.support.bridge_members import open_members
 
 pytestmark = pytest.mark.long
 

@@ -16,7 +16,7 @@ from iris.kernel.errors import IrisError, LeaseLost, RemoteError
 from iris.security.identity.revocation import issue_revocations
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
-from tests.attacks.test_bridge_members import open_members
+from tests.support.bridge_members import open_members
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.long

@@ -19,6 +19,7 @@ from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.staging import new_part
 from iris.testing import open_network
 from tests.attacks.test_rights_changing import WIDE, narrow
+from tests.support.bridge_members import open_member
 from tests.support.staged import written
 
 pytestmark = pytest.mark.long
@@ -97,8 +98,7 @@ async def test_what_a_queue_has_is_for_nobody_whose_rights_are_gone(tmp_path: Pa
 async def test_consumers_that_read_nothing_take_little_and_hold_nobody_up(tmp_path: Path) -> None:
     async with (
         open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=[">"], directory=tmp_path),
+        open_member(network, tmp_path),
         network.open_node("desk") as desk,
         trio.open_nursery() as nursery,
     ):
@@ -135,8 +135,7 @@ async def test_a_consumer_by_time_finds_its_place_whatever_the_clock_did(tmp_pat
 
     async with (
         open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=[">"], directory=tmp_path, wall_clock=wall),
+        open_member(network, tmp_path, wall_clock=wall),
         network.open_node("desk") as desk,
     ):
         await desk.wait_for("bridge")
@@ -162,12 +161,7 @@ async def test_a_consumer_by_time_finds_its_place_whatever_the_clock_did(tmp_pat
 
 @pytest.mark.parametrize("place", ["at", "commit", "offsets"])
 async def test_offsets_of_shards_that_are_not_there_take_no_room(tmp_path: Path, place: str) -> None:
-    async with (
-        open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=[">"], directory=tmp_path) as member,
-        network.open_node("desk") as desk,
-    ):
+    async with open_network() as network, open_member(network, tmp_path) as member, network.open_node("desk") as desk:
         await desk.wait_for("bridge")
         await desk.publish_confirmed("a", 1)
         (state,) = member.states.values()
@@ -192,8 +186,7 @@ async def test_offsets_of_shards_that_are_not_there_take_no_room(tmp_path: Path,
 async def test_a_batch_that_is_repeated_with_other_partitions_and_late_attempts_is_there_once(tmp_path: Path) -> None:
     async with (
         open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=[">"], directory=tmp_path) as member,
+        open_member(network, tmp_path) as member,
         network.open_node("bridge", host="driver") as driver,
     ):
         await driver.wait_for("bridge")

@@ -10,8 +10,8 @@ import pytest
 from iris.spark_bridge.log import TopicFilter
 from iris.spark_bridge.log.topics import filter as topic_filter
 from iris.spark_bridge.server import operations
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Rights, open_network
+from tests.support.bridge_members import open_member
 
 
 async def test_what_readers_want_takes_a_bounded_place_however_many_topics_it_matches(
@@ -20,11 +20,7 @@ async def test_what_readers_want_takes_a_bounded_place_however_many_topics_it_ma
     monkeypatch.setattr(operations, "_MATCHED", 1000)
     async with open_network() as network:
         network.credential("evil", Rights(publishes=("public.>",), subscribes=("public.>",)))
-        async with (
-            network.open_node("bridge") as node,
-            open_bridge(node, topics=["public.>"], directory=tmp_path) as bridge,
-            network.open_node("evil") as evil,
-        ):
+        async with open_member(network, tmp_path, topics=["public.>"]) as bridge, network.open_node("evil") as evil:
             await evil.wait_for("bridge", timeout=60)
             for number in range(200):
                 await (evil.publish_confirmed if number % 50 == 49 else evil.publish)(f"public.{number}", b"")

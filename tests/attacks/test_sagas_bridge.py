@@ -10,8 +10,8 @@ import pytest
 import trio
 
 import iris
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
+from tests.support.bridge_members import open_member
 from tests.support.sagas import open_shop, shop
 
 pytestmark = pytest.mark.long
@@ -193,10 +193,7 @@ async def test_a_bridge_that_is_away_for_a_while_is_waited_for(tmp_path: Path, w
         await desk.wait_for("shop")
 
         async def serve(stop: trio.Event) -> None:
-            async with (
-                network.open_node("bridge") as bridge,
-                open_bridge(bridge, topics=["t.>"], directory=tmp_path),
-            ):
+            async with open_member(network, tmp_path, topics=["t.>"]):
                 await stop.wait()
 
         async def away() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -15,23 +15,12 @@ from iris.spark_bridge.admin import read_status
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.copies.follower import BridgeCopy, open_copy
 from iris.spark_bridge.events.schema import decode_events
-from iris.spark_bridge.server.bridge import open_bridge
-from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network
+from tests.support.bridge_members import open_member
 from tests.support.waiting import wait_until
 
-
-@asynccontextmanager
-async def open_primary(
-    network: Network, directory: Path, *, host: str | None = None, **options: Any
-) -> AsyncIterator[BridgeMember]:
-    """A member that stores everything and waits for one copy."""
-    chosen: dict[str, Any] = {"topics": [">"], "min_copies": 1, **options}
-    async with (
-        network.open_node("bridge", host=host) as node,
-        open_bridge(node, directory=directory, **chosen) as member,
-    ):
-        yield member
+open_primary = partial(open_member, min_copies=1)
+"""Open a member that waits for one copy."""
 
 
 @asynccontextmanager

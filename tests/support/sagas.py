@@ -12,9 +12,7 @@ from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network
 
 
-def shop(
-    name: str, calls: list[str], *, fails: bool = False, undo_fails: bool = False, **options: Any
-) -> iris.Service:
+def shop(name: str, calls: list[str], *, fails: bool = False, undo_fails: bool = False, **options: Any) -> iris.Service:
     service = iris.Service(name, outcomes=iris.Outcomes(rerun=True, **options))
 
     @service.request("do")

@@ -24,6 +24,7 @@ from iris.spark_bridge.errors import DataLost
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
 from tests.support.arrivals import fake_event, make_store
+from tests.support.bridge_members import open_member
 
 T = TypeVar("T")
 
@@ -86,8 +87,7 @@ async def test_a_batch_before_or_behind_it_does_not(tmp_path: Path) -> None:
     missing(tmp_path, "a.x")
     async with (
         open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=["a.>"], directory=tmp_path),
+        open_member(network, tmp_path, topics=["a.>"]),
         network.open_node("reader") as reader,
     ):
         client = BridgeClient(reader, "bridge", patience=5)
@@ -99,8 +99,7 @@ async def test_gaps_of_other_topics_do_not_concern_a_query(tmp_path: Path) -> No
     missing(tmp_path, "a.x", "a.y")
     async with (
         open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=["a.>"], directory=tmp_path),
+        open_member(network, tmp_path, topics=["a.>"]),
         network.open_node("reader") as reader,
     ):
         client = BridgeClient(reader, "bridge", patience=5)
@@ -115,8 +114,7 @@ async def test_going_on_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     missing(tmp_path, *(f"a.{number}" for number in range(5)))
     async with (
         open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=["a.>"], directory=tmp_path),
+        open_member(network, tmp_path, topics=["a.>"]),
         network.open_node("reader") as reader,
     ):
         client = BridgeClient(reader, "bridge", patience=5)
@@ -132,8 +130,7 @@ async def test_many_gaps_come_in_parts(tmp_path: Path, monkeypatch: pytest.Monke
     missing(tmp_path, *(f"a.{number}" for number in range(10)))
     async with (
         open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=["a.>"], directory=tmp_path),
+        open_member(network, tmp_path, topics=["a.>"]),
         network.open_node("reader") as reader,
     ):
         client = BridgeClient(reader, "bridge", patience=5)
@@ -144,11 +141,7 @@ async def test_many_gaps_come_in_parts(tmp_path: Path, monkeypatch: pytest.Monke
 
 async def test_topics_that_a_reader_may_not_have_are_not_named(tmp_path: Path) -> None:
     missing(tmp_path, "a.x", "a.y")
-    async with (
-        open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=["a.>"], directory=tmp_path),
-    ):
+    async with open_network() as network, open_member(network, tmp_path, topics=["a.>"]):
         network.credential("some", Rights(subscribes=("a.y",)))
         network.credential("none", Rights(subscribes=()))
         async with network.open_node("some") as some, network.open_node("none") as none:

@@ -21,6 +21,7 @@ from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network
 from tests.support.arrivals import fake_event, make_store, stored
+from tests.support.bridge_members import open_member
 from tests.support.waiting import wait_until
 
 
@@ -130,8 +131,7 @@ async def test_a_publisher_that_is_restarted_has_another_numbering(tmp_path: Pat
 async def test_other_topics_and_patterns_leave_no_gaps(tmp_path: Path) -> None:
     async with (
         open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=["a.>", "a.x"], directory=tmp_path) as bridge,
+        open_member(network, tmp_path, topics=["a.>", "a.x"]) as bridge,
         network.open_node("shop") as shop,
     ):
         for turn in range(30):

@@ -12,8 +12,8 @@ import trio.lowlevel
 import iris
 from iris.patterns.bridge_protocol import ClaimKey, KeyAnswer
 from iris.patterns.service.outcomes import KeyClaims
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
+from tests.support.bridge_members import open_member
 from tests.support.sagas import open_shops, shop
 from tests.support.waiting import wait_until
 
@@ -241,8 +241,7 @@ async def test_a_step_that_ran_is_undone_whatever_its_caller_gets(tmp_path: Path
     calls: list[str] = []
     async with (
         open_network() as network,
-        network.open_node("bridge") as bridge,
-        open_bridge(bridge, topics=["t.>"], directory=tmp_path, of=2),
+        open_member(network, tmp_path, topics=["t.>"], of=2),
         network.open_node("odd") as served,
         served.join("odd", odd(calls)),
         network.open_node("desk", config=iris.Config(max_payload=4096)) as desk,

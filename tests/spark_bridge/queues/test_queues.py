@@ -11,7 +11,6 @@ import math
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,15 +22,11 @@ import iris
 from iris.kernel.errors import ConfigError, LeaseLost, NotAllowed, NotSent, RemoteError
 from iris.node.node import Node
 from iris.spark_bridge.log import quota
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, open_network
+from tests.support.bridge_members import open_member
 from tests.support.bridges import BridgeProcess
 
-
-@asynccontextmanager
-async def bridge(network: Network, directory: Path, **options: Any) -> AsyncIterator[None]:
-    async with network.open_node("bridge") as node, open_bridge(node, topics=["jobs"], directory=directory, **options):
-        yield
+bridge = partial(open_member, topics=["jobs"])
 
 
 async def status(node: Node, name: str = "jobs") -> dict[str, Any]:
@@ -329,8 +324,7 @@ async def test_what_is_at_work_while_the_bridge_restarts_is_done_once(tmp_path: 
 async def test_a_queue_reads_its_topic_alone_and_begins_with_what_was_published_before(tmp_path: Path) -> None:
     async with (
         open_network() as network,
-        network.open_node("bridge") as serving,
-        open_bridge(serving, topics=[">"], directory=tmp_path, shards=[0, 1]),
+        open_member(network, tmp_path, shards=[0, 1]),
         network.open_node("desk") as node,
     ):
         async with node.confirming(timeout=60) as confirmed:
@@ -399,10 +393,8 @@ async def test_a_topic_that_no_bridge_stores_has_no_queue(desk: tuple[Network, N
 async def test_members_that_do_not_divide_the_events_have_no_queues(tmp_path: Path) -> None:
     async with (
         open_network() as network,
-        network.open_node("bridge") as one,
-        open_bridge(one, topics=["jobs"], directory=tmp_path / "0", member="a"),
-        network.open_node("bridge") as other,
-        open_bridge(other, topics=["jobs"], directory=tmp_path / "1", member="b", shards=[1]),
+        open_member(network, tmp_path / "0", topics=["jobs"], member="a"),
+        open_member(network, tmp_path / "1", topics=["jobs"], member="b", shards=[1]),
         network.open_node("desk") as node,
         node.bridge().queue("jobs") as jobs,
     ):
@@ -414,10 +406,8 @@ async def test_members_that_do_not_divide_the_events_have_no_queues(tmp_path: Pa
 async def test_members_that_divide_the_events_have_a_queue_together(tmp_path: Path) -> None:
     async with (
         open_network() as network,
-        network.open_node("bridge") as one,
-        open_bridge(one, topics=["jobs"], directory=tmp_path / "0", shards=[0], of=2),
-        network.open_node("bridge") as other,
-        open_bridge(other, topics=["jobs"], directory=tmp_path / "1", shards=[1], of=2),
+        open_member(network, tmp_path / "0", topics=["jobs"], shards=[0], of=2),
+        open_member(network, tmp_path / "1", topics=["jobs"], shards=[1], of=2),
         network.open_node("desk") as node,
         node.bridge().queue("jobs", attempts=1) as jobs,
     ):

@@ -30,6 +30,7 @@ from iris.spark_bridge.server.group_commit import GroupLimits
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network
 from tests.support.arrivals import stored
+from tests.support.bridge_members import open_member
 from tests.support.bridge_requests import ask_raw
 from tests.support.waiting import wait_until
 
@@ -153,10 +154,7 @@ async def test_an_event_that_is_sent_again_after_a_crash_is_stored_once(
         network.open_node("publisher", host="p") as publisher,
         trio.open_nursery() as publishing,
     ):
-        async with (
-            network.open_node("bridge", host="b") as node,
-            open_bridge(node, topics=["a.>"], directory=tmp_path) as bridge,
-        ):
+        async with open_member(network, tmp_path, topics=["a.>"], host="b") as bridge:
             await publisher.publish_confirmed("a.b", b"one")
             with monkeypatch.context() as patch:
                 patch.setattr(Subscription, "_confirm_ranges", forget)

@@ -15,14 +15,14 @@ from iris.spark_bridge.events.schema import decode_events
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network
+from tests.support.bridge_members import open_member
 from tests.support.waiting import wait_until
 
 
 @asynccontextmanager
 async def open_pair(network: Network, directory: Path, **options: Any) -> AsyncIterator[tuple[BridgeMember, iris.Node]]:
     async with (
-        network.open_node("bridge") as member,
-        open_bridge(member, topics=(), clusters=["orders"], directory=directory, **options) as bridge,
+        open_member(network, directory, topics=(), clusters=["orders"], **options) as bridge,
         network.open_node("shop") as node,
     ):
         await node.wait_for("orders")

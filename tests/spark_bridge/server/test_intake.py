@@ -17,10 +17,10 @@ from iris.patterns.pubsub.subscribe.subscription import SubscriptionLimits
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.errors import LogDamaged, StaleBatch
 from iris.spark_bridge.events.schema import decode_events
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.staging.staging import StagedPart
 from iris.testing import Rights, open_network
 from tests.support.arrivals import stored
+from tests.support.bridge_members import open_member
 from tests.support.staged import open_pair, part, rows, staged_files, written
 from tests.support.waiting import wait_until
 
@@ -231,10 +231,7 @@ async def test_a_row_that_is_too_large_for_an_event_is_refused_before_anything_i
 async def test_a_row_that_cannot_be_published_is_stored_all_the_same_and_counted(tmp_path: Path) -> None:
     async with open_network() as network, network.open_node("spark") as other:
         network.credential("bridge", Rights(publishes=("other",)))
-        async with (
-            network.open_node("bridge") as node,
-            open_bridge(node, topics=["in"], directory=tmp_path) as bridge,
-        ):
+        async with open_member(network, tmp_path, topics=["in"]) as bridge:
             client = BridgeClient(other, "bridge", patience=5)
             await client.stage("bridge", part(0), written(["a", "b"]))
             assert await client.commit("bridge", "q", 0, [part(0)]) == 2

@@ -20,15 +20,10 @@ from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network
 from tests.support.arrivals import stored
+from tests.support.bridge_members import open_member
 from tests.support.bridges import BridgeProcess
 from tests.support.staged import part, written
 from tests.support.waiting import wait_until
-
-
-@asynccontextmanager
-async def open_member(network: Network, directory: Path, **options: Any) -> AsyncIterator[BridgeMember]:
-    async with network.open_node("bridge") as node, open_bridge(node, directory=directory, **options) as member:
-        yield member
 
 
 @asynccontextmanager
@@ -38,9 +33,7 @@ async def open_members(
     """Open so many members, each with one shard."""
     async with AsyncExitStack() as stack:
         yield [
-            await stack.enter_async_context(
-                open_member(network, directory / str(n), shards=[n], of=count, **({"topics": [">"]} | options))
-            )
+            await stack.enter_async_context(open_member(network, directory / str(n), shards=[n], of=count, **options))
             for n in range(count)
         ]
 

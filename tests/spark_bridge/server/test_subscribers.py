@@ -13,6 +13,7 @@ from iris.spark_bridge.log.recovery import open_store
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, open_network
 from tests.support.arrivals import stored
+from tests.support.bridge_members import open_member
 from tests.support.waiting import wait_until
 
 
@@ -94,7 +95,7 @@ async def test_a_bridge_that_was_stopped_in_order_is_away_and_not_gone(tmp_path:
         await run_for_a_moment(network, "bridge", tmp_path)
         with pytest.raises(RequestTimeout, match="'bridge' of cluster 'bridge'"):
             await shop.publish_confirmed("a.b", b"1", timeout=0.2)
-        async with network.open_node("bridge") as node, open_bridge(node, topics=["c"], directory=tmp_path):
+        async with open_member(network, tmp_path, topics=["c"]):
             with pytest.raises(NotSent, match=r"no durable subscriber of 'a\.b'"):
                 await shop.publish_confirmed("a.b", b"2")  # it stores other topics now
 

@@ -6,8 +6,7 @@ On the network in memory and the real clock, because the log works in threads.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,12 @@ from iris.spark_bridge.copies.promotion import promote
 from iris.spark_bridge.errors import TierUnreachable
 from iris.spark_bridge.log.retention import Retention
 from iris.spark_bridge.log.tiering import TierObject
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.spark_bridge.server.successor import reopen
 from iris.spark_bridge.tier import Tier
 from iris.spark_bridge.tier.parquet import TierReader
 from iris.testing import Network, open_network
+from tests.support.bridge_members import open_member
 from tests.support.copies import open_follower, open_primary
 from tests.support.tiers import local_segments, read_parquet
 from tests.support.waiting import wait_until
@@ -42,15 +41,9 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("iris.spark_bridge.server.member._RETENTION_INTERVAL", 0.05)
 
 
-@asynccontextmanager
-async def bridge(network: Network, directory: Path, **options: Any) -> AsyncIterator[BridgeMember]:
-    """A bridge that keeps nothing on its disk that the tier has."""
-    chosen: dict[str, Any] = {"retention": Retention(max_age=SOON), **options}
-    async with (
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=[">"], directory=directory / "log", **chosen) as member,
-    ):
-        yield member
+def bridge(network: Network, directory: Path, **options: Any) -> AbstractAsyncContextManager[BridgeMember]:
+    """Open a bridge that keeps nothing on its disk that the tier has."""
+    return open_member(network, directory / "log", **{"retention": Retention(max_age=SOON), **options})
 
 
 def tier(directory: Path) -> Tier:
