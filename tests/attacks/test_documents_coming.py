@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -13,20 +12,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-import iris
-import iris.testing
 from iris.kernel.errors import ConfigError
 from iris.patterns.state import SharedState
 from iris.testing import Network
 from tests.support.states import same
 
 pytestmark = pytest.mark.long
-
-
-@pytest.fixture
-async def network(autojump_clock: MockClock) -> AsyncIterator[Network]:
-    async with iris.testing.open_network(seed=5) as network:
-        yield network
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -9,7 +9,7 @@ import random
 import threading
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, MutableSet
+from collections.abc import MutableSet
 from contextlib import AsyncExitStack, suppress
 from decimal import Decimal
 from fractions import Fraction
@@ -33,12 +33,6 @@ from iris.testing import Network
 from tests.support.states import replica, same
 
 pytestmark = pytest.mark.long
-
-
-@pytest.fixture
-async def network(autojump_clock: MockClock) -> AsyncIterator[Network]:
-    async with iris.testing.open_network(seed=23) as network:
-        yield network
 
 
 async def opened(stack: AsyncExitStack, network: Network, *hosts: str, **options: Any) -> list[SharedState]:

@@ -27,19 +27,6 @@ from tests.node.opening.test_shortages import Threads
 from tests.support.realms import WALL
 
 
-@pytest.fixture
-def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
-    made = Threads()
-    monkeypatch.setattr(trio.to_thread, "run_sync", made.run_sync)
-    return made
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
-    return World(tmp_path / "run")
-
-
 async def test_a_document_is_saved_at_its_end_though_no_thread_is_left(
     autojump_clock: MockClock, threads: Threads, tmp_path: Path
 ) -> None:

@@ -31,13 +31,6 @@ def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Town:
     return Town(tmp_path)
 
 
-@pytest.fixture
-def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
-    made = Threads()
-    monkeypatch.setattr(trio.to_thread, "run_sync", made.run_sync)
-    return made
-
-
 def delay_listening(network: Network, seconds: float) -> None:
     """Have every transport that is made from now on take its time to listen; others can dial it already."""
     real = network.memory.transport

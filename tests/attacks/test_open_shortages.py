@@ -23,19 +23,6 @@ from tests.node.opening.test_shortages import Threads
 from tests.support.realms import WALL
 
 
-@pytest.fixture
-def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
-    made = Threads()
-    monkeypatch.setattr(trio.to_thread, "run_sync", made.run_sync)
-    return made
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
-    return World(tmp_path / "run")
-
-
 class Descriptors:
     """The descriptors of the machine: while there are none left, no file of the named kind can be opened."""
 
