@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from iris.spark_bridge.admin import read_status
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.copies.follower import BridgeCopy, open_copy
 from iris.spark_bridge.events.schema import decode_events
+from iris.spark_bridge.log.replication.journal import LogChange
+from iris.spark_bridge.log.replication.replication import Position
 from iris.testing import Network
 from tests.support.bridge_members import open_member
 from tests.support.waiting import wait_until
@@ -64,6 +67,20 @@ async def wait_copies(client: BridgeClient, **states: str) -> None:
     with trio.fail_after(60):
         while await found() != states:  # noqa: ASYNC110 -- there is no event
             await trio.sleep(0.05)
+
+
+def hold(monkeypatch: pytest.MonkeyPatch, copy: BridgeCopy, stack: AsyncExitStack) -> threading.Event:
+    """Have a copy write nothing more until the event is set, at the latest when ``stack`` is left."""
+    go_on = threading.Event()
+    stack.callback(go_on.set)
+    repeat = copy.store.replication.repeat
+
+    def hang(changes: Sequence[LogChange], *, term: int) -> Position | None:
+        go_on.wait()
+        return repeat(changes, term=term)
+
+    monkeypatch.setattr(copy.store.replication, "repeat", hang)
+    return go_on
 
 
 async def wait_problem(copy: BridgeCopy, text: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,17 +11,11 @@ import pytest
 import trio
 
 import iris
-from iris.kernel.errors import ConfigError, NotAllowed, RemoteError
+from iris.kernel.errors import ConfigError, NotAllowed
 from iris.node.node import Node
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network
 from tests.support.bridge_members import open_member
-
-
-@pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[tuple[Network, Node, BridgeMember]]:
-    async with open_network() as network, open_member(network, tmp_path) as member, network.open_node("desk") as node:
-        yield network, node, member
 
 
 async def publish(node: Node, numbers: range, topic: str = "orders.new") -> None:
@@ -219,13 +212,6 @@ async def test_a_group_belongs_to_the_cluster_that_has_used_it_first(desk: tuple
         await stranger.wait_for("bridge")
         with pytest.raises(NotAllowed, match="belongs to cluster 'desk'"):
             await anext(theirs)
-
-
-async def test_an_offset_that_is_not_there_is_an_error(desk: tuple[Network, Node, BridgeMember]) -> None:
-    _, node, _ = desk
-    async with node.bridge().consume("orders.>", group="billing", start=7) as orders:
-        with pytest.raises(RemoteError, match="start is offset 7"):
-            await anext(orders)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,6 @@ from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network
 from tests.support.bridge_members import open_member
-
-
-@pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[tuple[Network, Node, BridgeMember]]:
-    async with open_network() as network, open_member(network, tmp_path) as member, network.open_node("desk") as node:
-        await node.wait_for("bridge")
-        yield network, node, member
 
 
 async def publish(node: Node, numbers: range, topic: str = "orders.new") -> None:

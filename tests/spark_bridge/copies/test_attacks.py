@@ -26,14 +26,13 @@ from iris.spark_bridge.copies.wire import Follow, FollowAnswer, receive_message,
 from iris.spark_bridge.errors import BridgeUnreachable
 from iris.spark_bridge.log import HeldShard
 from iris.spark_bridge.log.replication.journal import ABANDONED, ChangeHead, LogChange, Write
-from iris.spark_bridge.log.replication.replication import Position
 from iris.spark_bridge.log.segments import FileSystem
 from iris.spark_bridge.server import member
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.successor import follow, reopen
 from iris.testing import open_network
 from tests.support.arrivals import stored
-from tests.support.copies import ended, open_follower, open_primary, values, wait_copies, wait_problem
+from tests.support.copies import ended, hold, open_follower, open_primary, values, wait_copies, wait_problem
 from tests.support.waiting import wait_until
 
 
@@ -357,18 +356,10 @@ async def test_a_copy_that_has_left_counts_for_no_confirmation(tmp_path: Path, m
         AsyncExitStack() as stack,
     ):
         client = BridgeClient(operator, "bridge", patience=20)
-        go_on = threading.Event()
-        stack.callback(go_on.set)
-        repeat = slow.store.replication.repeat
-
-        def hang(changes: Sequence[LogChange], *, term: int) -> Position | None:
-            go_on.wait()
-            return repeat(changes, term=term)
-
         async with open_follower(network, tmp_path / "a", "a") as gone:
             await wait_copies(client, a="in step", b="in step")
             await publisher.publish_confirmed("a", b"1", timeout=60)
-            monkeypatch.setattr(slow.store.replication, "repeat", hang)
+            go_on = hold(monkeypatch, slow, stack)
             await publisher.publish("a", b"2")
             await wait_until(lambda: stored(gone.store) == [b"1", b"2"])
         await wait_copies(client, a="away", b="in step")
@@ -489,20 +480,11 @@ async def test_a_copy_that_hangs_is_cut_off_and_events_go_on(tmp_path: Path, mon
         AsyncExitStack() as stack,
     ):
         await publisher.publish_confirmed("a", b"1", timeout=60)
-        go_on = threading.Event()
-        stack.callback(go_on.set)
-        repeat = copy.store.replication.repeat
-
-        def hang(changes: Sequence[LogChange], *, term: int) -> Position | None:
-            go_on.wait()
-            return repeat(changes, term=term)
-
-        monkeypatch.setattr(copy.store.replication, "repeat", hang)
+        go_on = hold(monkeypatch, copy, stack)
         await publisher.publish("a", b"2" * 2000)
         with pytest.raises(RequestTimeout, match=r"says: (its copies have not|0 of the 1 copies)"):
             await publisher.publish_confirmed("a", b"3", timeout=6)
         assert stored(member.store)[2] == b"3"  # it waited for the copy, and then no more
-        monkeypatch.setattr(copy.store.replication, "repeat", repeat)
         go_on.set()
         await publisher.publish_confirmed("a", b"4", timeout=60)
         assert stored(copy.store) == stored(member.store)
@@ -590,15 +572,7 @@ async def test_what_arrives_while_a_copy_writes_gathers_in_one_group(
         AsyncExitStack() as stack,
     ):
         await publisher.publish_confirmed("a", b"first", timeout=60)
-        go_on = threading.Event()
-        stack.callback(go_on.set)
-        repeat = copy.store.replication.repeat
-
-        def hang(changes: Sequence[LogChange], *, term: int) -> Position | None:
-            go_on.wait()
-            return repeat(changes, term=term)
-
-        monkeypatch.setattr(copy.store.replication, "repeat", hang)
+        go_on = hold(monkeypatch, copy, stack)
         before = member.statistics()
         for number in range(10):
             await publisher.publish("a", b"%d" % number)
