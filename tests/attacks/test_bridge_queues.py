@@ -23,14 +23,10 @@ from iris.spark_bridge.queues import queue as queue_module
 from iris.spark_bridge.queues.queue import OpenQueue
 from iris.testing import open_network
 from tests.support.bridge_members import open_member
+from tests.support.queue_workers import status
 from tests.support.waiting import wait_until
 
 TERMS = {"group": "queue/jobs", "limit": 4, "lease": 0.3, "attempts": 50, "dead": "jobs.dead", "backoff": 0.0}
-
-
-async def status(node: Node) -> dict[str, Any]:
-    found: dict[str, Any] = await node.request("bridge", {"group": "queue/jobs"}, operation="queue")
-    return found
 
 
 async def wait_until_told(condition: Callable[[], Any]) -> None:

@@ -21,6 +21,7 @@ from iris.spark_bridge.queues.queue import OpenQueue
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network
 from tests.support.bridge_members import open_member
+from tests.support.queue_workers import status
 
 pytestmark = pytest.mark.long
 
@@ -34,11 +35,6 @@ async def open_desk(directory: Path) -> AsyncIterator[tuple[Network, Node, Bridg
     ):
         await node.wait_for("bridge")
         yield network, node, member
-
-
-async def status(node: Node) -> dict[str, Any]:
-    found: dict[str, Any] = await node.request("bridge", {"group": "queue/jobs"}, operation="queue")
-    return found
 
 
 def full_for(monkeypatch: pytest.MonkeyPatch, name: str, times: int) -> list[int]:

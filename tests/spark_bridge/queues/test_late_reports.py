@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 import trio
 
-import iris
 from iris.kernel.errors import LeaseLost, RemoteError
-from iris.node.node import Node
 from iris.patterns.bridge_protocol import MAX_LIMIT, MAX_REPORTED, JobReport, Place, read_request
 from iris.spark_bridge.log import ShardState
 from iris.spark_bridge.queues.machine import JobState, JobVerdict, QueuedJob, QueueMachine, QueueWorker
@@ -23,19 +21,9 @@ from iris.spark_bridge.queues.queue import OpenQueue
 from iris.spark_bridge.queues.rows import JobRow
 from iris.testing import open_network
 from tests.support.bridge_members import open_member
-from tests.support.queue_workers import make_worker
+from tests.support.queue_workers import first, make_worker, status
 
 TERMS = {"group": "queue/jobs", "limit": 1, "lease": 0.3, "attempts": 5, "dead": "jobs.dead", "backoff": 0.0}
-
-
-async def status(node: Node) -> dict[str, Any]:
-    found: dict[str, Any] = await node.request("bridge", {"group": "queue/jobs"}, operation="queue")
-    return found
-
-
-async def first(worker: iris.JobWorker) -> iris.Job:
-    with trio.fail_after(20):
-        return await anext(worker)
 
 
 def worker(machine: QueueMachine, limit: int = 16, *, attempts: int = 5) -> QueueWorker:

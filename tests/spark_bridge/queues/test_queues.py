@@ -25,13 +25,9 @@ from iris.spark_bridge.log import quota
 from iris.testing import Network, open_network
 from tests.support.bridge_members import open_member
 from tests.support.bridges import BridgeProcess
+from tests.support.queue_workers import first, status
 
 bridge = partial(open_member, topics=["jobs"])
-
-
-async def status(node: Node, name: str = "jobs") -> dict[str, Any]:
-    found: dict[str, Any] = await node.request("bridge", {"group": f"queue/{name}"}, operation="queue")
-    return found
 
 
 async def until(node: Node, name: str = "jobs", **wanted: int) -> dict[str, Any]:
@@ -43,11 +39,6 @@ async def until(node: Node, name: str = "jobs", **wanted: int) -> dict[str, Any]
             await trio.sleep(0.01)
     assert wanted.items() <= found.items(), found
     return found
-
-
-async def first(worker: iris.JobWorker) -> iris.Job:
-    with trio.fail_after(60):
-        return await anext(worker)
 
 
 @pytest.fixture
