@@ -89,10 +89,9 @@ STEPS = [2 * HOUR, -20 * HOUR]
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("who", ["one", "two", "both"])
 async def test_links_events_documents_and_replies_outlive_a_clock_that_is_set(
-    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: float, who: str
+    autojump_clock: MockClock, tmp_path: Path, own_home: None, step: float, who: str
 ) -> None:
     """While one is wrong by more than peers bear it may be out; with the clock right again all is as it was."""
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
     world = World(tmp_path / "run")
     rights = Rights(serves=(">",))
     world.shop = issue_cluster(world.realm, "any", entropy=world.entropy, wall_now=WALL, rights=rights)[1]

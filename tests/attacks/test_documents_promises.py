@@ -479,10 +479,7 @@ async def test_programs_that_stop_watching_leave_nothing(autojump_clock: MockClo
         assert len(state._changes._watches) == 0
 
 
-def test_threads_that_change_one_document_meet_no_half_of_a_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+def test_threads_that_change_one_document_meet_no_half_of_a_step(own_home: None) -> None:
     with iris.sync.open_node("prices") as node, node.state("prices") as state:
         place = state.map("m")
         end = time.monotonic() + 1.5

@@ -347,10 +347,7 @@ def open_sync(stack: Any, directory: Path, calls: list[str]) -> iris.sync.Node:
     return node
 
 
-def test_threads_that_make_steps_at_once_or_are_interrupted_lose_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+def test_threads_that_make_steps_at_once_or_are_interrupted_lose_nothing(tmp_path: Path, own_home: None) -> None:
     calls: list[str] = []
     with ExitStack() as stack:
         node = open_sync(stack, tmp_path / "log", calls)
@@ -391,10 +388,7 @@ def test_threads_that_make_steps_at_once_or_are_interrupted_lose_nothing(
             saga.request("shop", 1, operation="do", undo="undo")
 
 
-def test_a_task_of_asyncio_that_is_cancelled_leaves_its_saga_to_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+def test_a_task_of_asyncio_that_is_cancelled_leaves_its_saga_to_the_next(tmp_path: Path, own_home: None) -> None:
     calls: list[str] = []
 
     async def main() -> None:

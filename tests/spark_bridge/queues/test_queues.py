@@ -669,9 +669,8 @@ trio.run(main)
 
 
 async def test_a_job_that_kills_its_process_is_dead_after_its_attempts_and_takes_no_other_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own_home: None
 ) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
     runs: list[str] = []
 
     async def work() -> None:
