@@ -205,26 +205,3 @@ async def test_a_worker_that_begins_again_and_again_leaves_nothing_behind(tmp_pa
             taker = jobs.receive(40)
             with trio.fail_after(30):
                 assert sorted([(await anext(taker)).payload for _ in range(40)]) == [*range(40)]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["begun", "done", "failed", "released", "expired", "extended", "held"])
-@pytest.mark.parametrize(
-    "value", [[0], [[0]], [[0, -1]], [[0, 2**63]], [[True, 1]], [[0.0, 1]], "ab", {"a": 1}, [[None, 0]]]
-)
-async def test_a_report_of_nonsense_is_refused_and_others_go_on(tmp_path: Path, name: str, value: Any) -> None:
-    async with open_network() as network, open_member(network, tmp_path), network.open_node("jobs") as node:
-        await node.wait_for("bridge")
-        async with node.open_tunnel("bridge", operation="take") as tunnel:
-            await tunnel.send({**TERMS, "held": value if name == "held" else []})
-            message: Any = await tunnel.receive()
-            if name != "held":
-                await tunnel.send({name: value})
-            with trio.fail_after(20):
-                while "error" not in message:
-                    message = await tunnel.receive()
-            assert message["error"] == "bad_request"
-        await node.publish_confirmed("jobs", 1)
-        async with node.bridge().queue("jobs") as jobs:
-            with trio.fail_after(20):
-                await (await anext(jobs.receive())).commit()

@@ -454,28 +454,27 @@ async def test_what_a_job_cannot_be_put_with_is_an_error(
             jobs.receive(0)
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        b"x",
-        {"done": [1]},
-        {"done": ["a", "b"]},
-        {"failed": [[1, 2, 3]]},
-        {"begun": {}},
-        {"failed": [[0, -1, 1, "", True]]},
-    ],
-)
-async def test_a_worker_that_reports_nonsense_is_told_so_and_hurts_nobody(
-    desk: tuple[Network, Node], message: Any
-) -> None:
+REPORTS = ("begun", "done", "failed", "released", "expired", "extended")
+NO_PLACES: tuple[Any, ...] = (
+    [0], [[0]], [[0, -1]], [[0, 2**63]], [[True, 1]], [[0.0, 1]], [[None, 0]], [1], ["a", "b"], "ab", {}, {"a": 1},
+)  # fmt: skip
+
+
+async def test_a_worker_that_reports_nonsense_is_told_so_and_hurts_nobody(desk: tuple[Network, Node]) -> None:
     _, node = desk
     terms = {"group": "queue/jobs", "limit": 1, "lease": 5.0, "attempts": 2, "dead": "jobs.dead", "backoff": 1.0}
-    async with node.open_tunnel("bridge", operation="take") as tunnel:
-        await tunnel.send(terms)
-        assert set(await tunnel.receive()) == {"now", "shards"}
-        await tunnel.send(message)
-        with trio.fail_after(60):
-            assert (await tunnel.receive())["error"] == "bad_request"
+    reports: list[Any] = [{name: places} for name in REPORTS for places in NO_PLACES]
+    reports += [b"x", {"failed": [[1, 2, 3]]}, {"failed": [[0, -1, 1, "", True]]}]
+    for held, report in [([], report) for report in reports] + [(places, None) for places in NO_PLACES]:
+        async with node.open_tunnel("bridge", operation="take") as tunnel:
+            await tunnel.send({**terms, "held": held})
+            message: Any = await tunnel.receive()
+            if report is not None:
+                assert set(message) == {"now", "shards"}
+                await tunnel.send(report)
+                with trio.fail_after(60):
+                    message = await tunnel.receive()
+            assert message["error"] == "bad_request", (held, report)
     async with node.bridge().queue("jobs") as jobs:
         await jobs.put(1)
         await (await first(jobs.receive())).commit()
