@@ -465,7 +465,9 @@ async def test_a_worker_that_reports_nonsense_is_told_so_and_hurts_nobody(desk: 
     terms = {"group": "queue/jobs", "limit": 1, "lease": 5.0, "attempts": 2, "dead": "jobs.dead", "backoff": 1.0}
     reports: list[Any] = [{name: places} for name in REPORTS for places in NO_PLACES]
     reports += [b"x", {"failed": [[1, 2, 3]]}, {"failed": [[0, -1, 1, "", True]]}]
-    for held, report in [([], report) for report in reports] + [(places, None) for places in NO_PLACES]:
+    sent: list[tuple[Any, Any]] = [([], report) for report in reports]
+    sent += [(places, None) for places in NO_PLACES]
+    for held, report in sent:
         async with node.open_tunnel("bridge", operation="take") as tunnel:
             await tunnel.send({**terms, "held": held})
             message: Any = await tunnel.receive()

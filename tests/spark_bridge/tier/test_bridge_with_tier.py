@@ -43,7 +43,8 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def bridge(network: Network, directory: Path, **options: Any) -> AbstractAsyncContextManager[BridgeMember]:
     """Open a bridge that keeps nothing on its disk that the tier has."""
-    return open_member(network, directory / "log", **{"retention": Retention(max_age=SOON), **options})
+    chosen: dict[str, Any] = {"retention": Retention(max_age=SOON), **options}
+    return open_member(network, directory / "log", **chosen)
 
 
 def tier(directory: Path) -> Tier:
