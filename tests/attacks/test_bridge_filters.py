@@ -1,10 +1,12 @@
-"""Topics that a bridge caches for readers that are at work: each has a filter of its own."""
+"""Filters of topics at a bridge: each reader has its own, and what is remembered for all together is bounded."""
 
 from __future__ import annotations
 
+import gc
 import random
 import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -12,7 +14,11 @@ import pytest
 from iris.patterns.pubsub.interest import Matcher
 from iris.spark_bridge.log import TopicFilter, Transaction
 from iris.spark_bridge.log.records import SegmentRecord
+from iris.spark_bridge.log.topics import filter as topic_filter
 from iris.spark_bridge.log.topics.index import _wanted_ids
+from iris.spark_bridge.server import operations
+from iris.testing import Rights, open_network
+from tests.support.bridge_members import open_member
 
 TOPICS = [f"plant.{number % 97}.machine.{number}.heat" for number in range(20_000)]
 
@@ -76,3 +82,33 @@ def test_a_matcher_that_remembers_nothing_says_the_same() -> None:
         matcher.add(pattern, True)
     for topic in ("a", "a.b", "a.b.c", "b.x.c", "b.c", "d", "d.d", "x.e", "x.y.e", "e"):
         assert matcher.matches(topic) == bool(matcher.match(topic))
+
+
+async def test_what_readers_want_takes_a_bounded_place_however_many_topics_it_matches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations, "_MATCHED", 1000)
+    async with open_network() as network:
+        network.credential("evil", Rights(publishes=("public.>",), subscribes=("public.>",)))
+        async with open_member(network, tmp_path, topics=["public.>"]) as bridge, network.open_node("evil") as evil:
+            await evil.wait_for("bridge", timeout=60)
+            for number in range(200):
+                await (evil.publish_confirmed if number % 50 == 49 else evil.publish)(f"public.{number}", b"")
+            (state,) = bridge.states.values()
+            asked = {"known": {state.id: 0}, "timeout": 0, "limit": 1000}
+            for number in range(40):
+                wanted = ["public.>", f"public.x{number}"]
+                found = await evil.request("bridge", {**asked, "topics": wanted}, operation="offsets")
+                assert found[state.id][4] == 200
+            kept = [thing for thing in gc.get_objects() if type(thing) is TopicFilter]
+            assert sum(one.remembered for one in kept) <= 1000 + 400
+
+
+def test_a_filter_remembers_so_many_topics_and_answers_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_filter, "_REMEMBERED", 10)
+    wanted = TopicFilter(["a.*", "b.7"])
+    many = [f"{first}.{number}" for first in "abc" for number in range(30)]
+    for topics in (many[:5], many, many[25:35], many[::-1], many[:9], many):
+        expected = [topic for topic in topics if topic.startswith("a.") or topic == "b.7"]
+        assert wanted.choose(topics) == expected
+        assert wanted.remembered <= 10

@@ -3,42 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 
 import iris
 from iris.kernel.errors import LeaseLost
-from iris.spark_bridge.server.bridge import open_bridge
-from iris.testing import Network, open_network
+from iris.testing import open_network
 from tests.spark_bridge.copies.test_tables import open_pair
+from tests.support.bridge_members import open_members
 
 pytestmark = pytest.mark.long
-
-
-@asynccontextmanager
-async def open_members(
-    network: Network, directory: Path, names: Sequence[str], *, of: int, **options: Any
-) -> AsyncIterator[None]:
-    async with AsyncExitStack() as stack:
-        for shard, name in enumerate(names):
-            node = await stack.enter_async_context(network.open_node("bridge"))
-            await stack.enter_async_context(
-                open_bridge(
-                    node,
-                    topics=[">"],
-                    directory=directory / str(shard),
-                    shards=[shard],
-                    of=of,
-                    member=name,
-                    **options,
-                )
-            )
-        yield
 
 
 async def test_jobs_and_letters_are_the_same_when_members_have_other_names(tmp_path: Path) -> None:

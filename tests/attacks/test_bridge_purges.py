@@ -12,11 +12,11 @@ import trio
 from iris.kernel.errors import LeaseLost
 from iris.patterns.pubsub.queues.job import Job
 from iris.spark_bridge.errors import StoreFull
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import open_network
-from tests.attacks.test_bridge_members import open_members
 from tests.spark_bridge.copies.test_tables import open_pair
+from tests.support.bridge_members import open_member, open_members
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.long
 
@@ -36,8 +36,7 @@ async def test_no_commit_returns_before_the_disk_knows_when_a_queue_is_purged_me
     monkeypatch.setattr(BridgeMember, "write", change)
     async with (
         open_network() as network,
-        network.open_node("bridge") as bridge,
-        open_bridge(bridge, topics=[">"], directory=tmp_path),
+        open_member(network, tmp_path),
         network.open_node("desk") as node,
         node.bridge().queue("jobs") as jobs,
     ):
@@ -175,9 +174,7 @@ async def test_jobs_of_a_key_go_on_in_their_order_after_a_promotion(tmp_path: Pa
             nursery.start_soon(work)
         await trio.sleep(0.5)
         await fail_over()
-        with trio.fail_after(60):
-            while sum(map(len, ends.values())) < 24:  # noqa: ASYNC110 -- there is no event
-                await trio.sleep(0.1)
+        await wait_until(lambda: sum(map(len, ends.values())) >= 24, pause=0.1)
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
     assert all(found == sorted(set(found)) for found in ends.values())

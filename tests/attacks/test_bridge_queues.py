@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import logging
 import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,24 +21,15 @@ from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.queues import queue as queue_module
 from iris.spark_bridge.queues.queue import OpenQueue
-from iris.spark_bridge.server.bridge import open_bridge
-from iris.testing import Network, open_network
+from iris.testing import open_network
+from tests.support.bridge_members import open_member
+from tests.support.queue_workers import status
+from tests.support.waiting import wait_until
 
 TERMS = {"group": "queue/jobs", "limit": 4, "lease": 0.3, "attempts": 50, "dead": "jobs.dead", "backoff": 0.0}
 
 
-@asynccontextmanager
-async def bridge(network: Network, directory: Path, **options: Any) -> AsyncIterator[None]:
-    async with network.open_node("bridge") as node, open_bridge(node, topics=[">"], directory=directory, **options):
-        yield
-
-
-async def status(node: Node) -> dict[str, Any]:
-    found: dict[str, Any] = await node.request("bridge", {"group": "queue/jobs"}, operation="queue")
-    return found
-
-
-async def wait_until(condition: Callable[[], Any]) -> None:
+async def wait_until_told(condition: Callable[[], Any]) -> None:
     with trio.fail_after(60):
         while not await condition():  # noqa: ASYNC110 -- there is no event
             await trio.sleep(0.02)
@@ -63,7 +54,7 @@ async def test_whatever_workers_report_in_whatever_order_the_bridge_goes_on_and_
     """Doubled, of others' jobs, of jobs that wait for their turn, begun after they were done, and out of order."""
     r = random.Random(seed)
     count = 60
-    async with open_network() as network, bridge(network, tmp_path), network.open_node("jobs") as node:
+    async with open_network() as network, open_member(network, tmp_path), network.open_node("jobs") as node:
         await node.wait_for("bridge")
         await put(node, count, keys=3)
 
@@ -110,7 +101,7 @@ async def test_whatever_workers_report_in_whatever_order_the_bridge_goes_on_and_
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(take)
-                await wait_until(is_done)
+                await wait_until_told(is_done)
                 nursery.cancel_scope.cancel()
         found = await status(node)
         assert (found["waiting"], found["delayed"], found["in_hand"], found["unread"]) == (0, 0, 0, 0)
@@ -135,7 +126,7 @@ async def test_reports_of_what_is_not_looked_at_wait_while_the_disk_is_full(
         begin(self, *args, **options)
 
     monkeypatch.setattr(OpenQueue, "__init__", note)
-    async with open_network() as network, bridge(network, tmp_path), network.open_node("jobs") as node:
+    async with open_network() as network, open_member(network, tmp_path), network.open_node("jobs") as node:
         await node.wait_for("bridge")
         monkeypatch.setattr(queue_module, "_READ_BYTES", 256)
         for number in range(120):
@@ -156,7 +147,7 @@ async def test_reports_of_what_is_not_looked_at_wait_while_the_disk_is_full(
                     await trio.testing.wait_all_tasks_blocked(0.001)
                     most = max(most, len(queue._late))
             assert most <= 33
-        await wait_until(lambda: _done_at_least(node, 33))
+        await wait_until_told(lambda: _done_at_least(node, 33))
 
 
 async def _done_at_least(node: Node, count: int) -> bool:
@@ -166,7 +157,7 @@ async def _done_at_least(node: Node, count: int) -> bool:
 @pytest.mark.long
 async def test_tasks_that_wait_beside_a_job_that_overruns_its_lease_get_other_jobs(tmp_path: Path) -> None:
     """A worker whose lease had run out got nothing more, although it asked, until that job ended."""
-    async with open_network() as network, bridge(network, tmp_path), network.open_node("jobs") as node:
+    async with open_network() as network, open_member(network, tmp_path), network.open_node("jobs") as node:
         await node.wait_for("bridge")
         async with node.bridge().queue("jobs", lease=0.2, attempts=1) as jobs, trio.open_nursery() as nursery:
             taker = jobs.receive(4)
@@ -186,13 +177,11 @@ async def test_tasks_that_wait_beside_a_job_that_overruns_its_lease_get_other_jo
             for _ in range(3):
                 nursery.start_soon(work)
             await jobs.put("slow")
-            await wait_until(lambda: _is_dead(node))
+            await wait_until_told(lambda: _is_dead(node))
             await trio.sleep(0.5)
             for number in range(3):
                 await jobs.put(number)
-            with trio.fail_after(20):
-                while len(done) < 3:  # noqa: ASYNC110 -- there is no event
-                    await trio.sleep(0.02)
+            await wait_until(lambda: len(done) >= 3)
             ended.set()
             nursery.cancel_scope.cancel()
 
@@ -203,7 +192,7 @@ async def _is_dead(node: Node) -> bool:
 
 @pytest.mark.long
 async def test_a_worker_that_begins_again_and_again_leaves_nothing_behind(tmp_path: Path) -> None:
-    async with open_network() as network, bridge(network, tmp_path), network.open_node("jobs") as node:
+    async with open_network() as network, open_member(network, tmp_path), network.open_node("jobs") as node:
         await node.wait_for("bridge")
         await put(node, 40)
         for _ in range(60):
@@ -216,26 +205,3 @@ async def test_a_worker_that_begins_again_and_again_leaves_nothing_behind(tmp_pa
             taker = jobs.receive(40)
             with trio.fail_after(30):
                 assert sorted([(await anext(taker)).payload for _ in range(40)]) == [*range(40)]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["begun", "done", "failed", "released", "expired", "extended", "held"])
-@pytest.mark.parametrize(
-    "value", [[0], [[0]], [[0, -1]], [[0, 2**63]], [[True, 1]], [[0.0, 1]], "ab", {"a": 1}, [[None, 0]]]
-)
-async def test_a_report_of_nonsense_is_refused_and_others_go_on(tmp_path: Path, name: str, value: Any) -> None:
-    async with open_network() as network, bridge(network, tmp_path), network.open_node("jobs") as node:
-        await node.wait_for("bridge")
-        async with node.open_tunnel("bridge", operation="take") as tunnel:
-            await tunnel.send({**TERMS, "held": value if name == "held" else []})
-            message: Any = await tunnel.receive()
-            if name != "held":
-                await tunnel.send({name: value})
-            with trio.fail_after(20):
-                while "error" not in message:
-                    message = await tunnel.receive()
-            assert message["error"] == "bad_request"
-        await node.publish_confirmed("jobs", 1)
-        async with node.bridge().queue("jobs") as jobs:
-            with trio.fail_after(20):
-                await (await anext(jobs.receive())).commit()

@@ -16,7 +16,8 @@ from iris.kernel.errors import IrisError, LeaseLost, RemoteError
 from iris.security.identity.revocation import issue_revocations
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
-from tests.attacks.test_bridge_members import open_members
+from tests.support.bridge_members import open_members
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.long
 
@@ -61,9 +62,7 @@ async def test_who_is_revoked_gets_nothing_more_of_what_was_open(tmp_path: Path,
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(use)
-            with trio.fail_after(30):
-                while not found:  # noqa: ASYNC110 -- there is no event
-                    await trio.sleep(0.02)
+            await wait_until(lambda: found)
             revoked = issue_revocations(
                 network.root, number=1, issued=network.wall_clock(), clusters={"thief": 2}, nodes={}
             )
@@ -265,8 +264,6 @@ async def test_a_slow_worker_that_extends_its_lease_keeps_its_job_and_one_that_d
                 with pytest.raises(LeaseLost):
                     await job.commit()
             assert lease.left > 0
-        with trio.fail_after(20):
-            while "y" not in ran:  # noqa: ASYNC110 -- there is no event
-                await trio.sleep(0.05)
+        await wait_until(lambda: "y" in ran)
         assert ran == (["y"] if beats else ["x", "y"])
         nursery.cancel_scope.cancel()

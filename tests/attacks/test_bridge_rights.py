@@ -15,10 +15,10 @@ import trio
 from iris.kernel.errors import IrisError, RemoteError
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.datasource.sink import DriverRows, Staged, commit_parts, stage_part
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.staging import new_part
 from iris.testing import open_network
-from tests.attacks.test_rights_changing import WIDE, narrow
+from tests.attacks.test_rights_changing import open_narrowing
+from tests.support.bridge_members import open_member
 from tests.support.staged import written
 
 pytestmark = pytest.mark.long
@@ -26,79 +26,57 @@ pytestmark = pytest.mark.long
 
 async def test_a_read_that_is_open_ends_where_the_rights_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("iris.spark_bridge.server.operations._READ_BYTES", 65536)
-    async with open_network() as network:
-        network.credential("reader", WIDE)
-        async with (
-            network.open_parts("bridge") as (node, node_parts),
-            open_bridge(node, topics=["secret.>", "public.>"], directory=tmp_path) as member,
-            network.open_parts("reader") as (reader, reader_parts),
-        ):
-            await reader.wait_for("bridge")
-            for number in range(400):
-                await (node.publish_confirmed if number % 50 == 49 else node.publish)("secret.a", bytes(30_000))
-            (state,) = member.states.values()
-            question = {"shard": state.id, "start": 0, "end": state.next, "topics": ["secret.>"]}
-            async with reader.open_tunnel("bridge", operation="read") as tunnel:
-                await tunnel.send(question)
-                size = len(await tunnel.receive())
-                await narrow(network, "reader", reader_parts.mesh, node_parts.mesh)
-                error: dict[str, Any] | None = None
-                with trio.fail_after(30), suppress(trio.EndOfChannel, IrisError):
-                    while error is None:
-                        message: dict[str, Any] | bytes = await tunnel.receive()
-                        if isinstance(message, dict):
-                            error = message
-                        else:
-                            size += len(message)
-            assert error is None or error["error"] == "NotAllowed"
-            assert size < 8_000_000, "what was in progress in the window of the tunnel, and no more"
+    async with open_narrowing(tmp_path, "reader") as (node, member, reader, narrow):
+        for number in range(400):
+            await (node.publish_confirmed if number % 50 == 49 else node.publish)("secret.a", bytes(30_000))
+        (state,) = member.states.values()
+        question = {"shard": state.id, "start": 0, "end": state.next, "topics": ["secret.>"]}
+        async with reader.open_tunnel("bridge", operation="read") as tunnel:
+            await tunnel.send(question)
+            size = len(await tunnel.receive())
+            await narrow()
+            error: dict[str, Any] | None = None
+            with trio.fail_after(30), suppress(trio.EndOfChannel, IrisError):
+                while error is None:
+                    message: dict[str, Any] | bytes = await tunnel.receive()
+                    if isinstance(message, dict):
+                        error = message
+                    else:
+                        size += len(message)
+        assert error is None or error["error"] == "NotAllowed"
+        assert size < 8_000_000, "what was in progress in the window of the tunnel, and no more"
 
 
 async def test_what_was_staged_with_rights_that_are_gone_is_not_committed(tmp_path: Path) -> None:
-    async with open_network() as network:
-        network.credential("writer", WIDE)
-        async with (
-            network.open_parts("bridge") as (node, node_parts),
-            open_bridge(node, topics=["secret.>", "public.>"], directory=tmp_path) as member,
-            network.open_parts("writer") as (writer, writer_parts),
-        ):
-            await writer.wait_for("bridge")
-            client = BridgeClient(writer, "bridge", patience=5)
-            part = new_part(query="q", batch=0, partition=0)
-            rows = written(["x"], topic="secret.out")
-            staged = [Staged(await stage_part(client, part=part, file=rows), part)]
-            await narrow(network, "writer", writer_parts.mesh, node_parts.mesh)
-            with pytest.raises(IrisError, match="does not permit to publish"):
-                await commit_parts(client, staged=staged, carried=[])
-            assert sum(state.next for state in member.states.values()) == 0
+    async with open_narrowing(tmp_path, "writer") as (_, member, writer, narrow):
+        client = BridgeClient(writer, "bridge", patience=5)
+        part = new_part(query="q", batch=0, partition=0)
+        rows = written(["x"], topic="secret.out")
+        staged = [Staged(await stage_part(client, part=part, file=rows), part)]
+        await narrow()
+        with pytest.raises(IrisError, match="does not permit to publish"):
+            await commit_parts(client, staged=staged, carried=[])
+        assert sum(state.next for state in member.states.values()) == 0
 
 
 @pytest.mark.parametrize("operation", ["peek", "purge", "queue", "pin", "move"])
 async def test_what_a_queue_has_is_for_nobody_whose_rights_are_gone(tmp_path: Path, operation: str) -> None:
-    async with open_network() as network:
-        network.credential("worker", WIDE)
-        async with (
-            network.open_parts("bridge") as (node, node_parts),
-            open_bridge(node, topics=["secret.>", "public.>"], directory=tmp_path) as member,
-            network.open_parts("worker") as (worker, worker_parts),
-        ):
-            await worker.wait_for("bridge")
-            await node.publish_confirmed("secret.jobs", "x")
-            (state,) = member.states.values()
-            payload = {"group": "queue/secret.jobs", "most": 8, "start": {state.id: 0}, "offsets": {state.id: 0}}
-            await worker.request("bridge", payload, operation="peek")
-            await narrow(network, "worker", worker_parts.mesh, node_parts.mesh)
-            with pytest.raises(RemoteError, match="NotAllowed"):
-                await worker.request("bridge", payload, operation=operation)
-            found = await node.request("bridge", {"group": "queue/secret.jobs"}, operation="queue")
-            assert found["waiting"] == 1
+    async with open_narrowing(tmp_path, "worker") as (node, member, worker, narrow):
+        await node.publish_confirmed("secret.jobs", "x")
+        (state,) = member.states.values()
+        payload = {"group": "queue/secret.jobs", "most": 8, "start": {state.id: 0}, "offsets": {state.id: 0}}
+        await worker.request("bridge", payload, operation="peek")
+        await narrow()
+        with pytest.raises(RemoteError, match="NotAllowed"):
+            await worker.request("bridge", payload, operation=operation)
+        found = await node.request("bridge", {"group": "queue/secret.jobs"}, operation="queue")
+        assert found["waiting"] == 1
 
 
 async def test_consumers_that_read_nothing_take_little_and_hold_nobody_up(tmp_path: Path) -> None:
     async with (
         open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=[">"], directory=tmp_path),
+        open_member(network, tmp_path),
         network.open_node("desk") as desk,
         trio.open_nursery() as nursery,
     ):
@@ -135,8 +113,7 @@ async def test_a_consumer_by_time_finds_its_place_whatever_the_clock_did(tmp_pat
 
     async with (
         open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=[">"], directory=tmp_path, wall_clock=wall),
+        open_member(network, tmp_path, wall_clock=wall),
         network.open_node("desk") as desk,
     ):
         await desk.wait_for("bridge")
@@ -162,12 +139,7 @@ async def test_a_consumer_by_time_finds_its_place_whatever_the_clock_did(tmp_pat
 
 @pytest.mark.parametrize("place", ["at", "commit", "offsets"])
 async def test_offsets_of_shards_that_are_not_there_take_no_room(tmp_path: Path, place: str) -> None:
-    async with (
-        open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=[">"], directory=tmp_path) as member,
-        network.open_node("desk") as desk,
-    ):
+    async with open_network() as network, open_member(network, tmp_path) as member, network.open_node("desk") as desk:
         await desk.wait_for("bridge")
         await desk.publish_confirmed("a", 1)
         (state,) = member.states.values()
@@ -192,8 +164,7 @@ async def test_offsets_of_shards_that_are_not_there_take_no_room(tmp_path: Path,
 async def test_a_batch_that_is_repeated_with_other_partitions_and_late_attempts_is_there_once(tmp_path: Path) -> None:
     async with (
         open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=[">"], directory=tmp_path) as member,
+        open_member(network, tmp_path) as member,
         network.open_node("bridge", host="driver") as driver,
     ):
         await driver.wait_for("bridge")

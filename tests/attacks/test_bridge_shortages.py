@@ -18,9 +18,10 @@ from iris.spark_bridge.errors import LogDamaged, StoreFull
 from iris.spark_bridge.log.appender import Appender
 from iris.spark_bridge.log.cursors import Cursors
 from iris.spark_bridge.queues.queue import OpenQueue
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network
+from tests.support.bridge_members import open_member
+from tests.support.queue_workers import status
 
 pytestmark = pytest.mark.long
 
@@ -29,17 +30,11 @@ pytestmark = pytest.mark.long
 async def open_desk(directory: Path) -> AsyncIterator[tuple[Network, Node, BridgeMember]]:
     async with (
         open_network() as network,
-        network.open_node("bridge") as bridge,
-        open_bridge(bridge, topics=[">"], directory=directory) as member,
+        open_member(network, directory) as member,
         network.open_node("desk") as node,
     ):
         await node.wait_for("bridge")
         yield network, node, member
-
-
-async def status(node: Node) -> dict[str, Any]:
-    found: dict[str, Any] = await node.request("bridge", {"group": "queue/jobs"}, operation="queue")
-    return found
 
 
 def full_for(monkeypatch: pytest.MonkeyPatch, name: str, times: int) -> list[int]:

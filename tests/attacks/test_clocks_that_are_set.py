@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio  # noqa: TID251 -- doors are of asyncio
+import random
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ from iris.doors.clients import ClientLimits, Clients
 from iris.doors.problems import Problem
 from iris.security.authority.issuing import issue_cluster
 from iris.spark_bridge.server.bridge import open_bridge
+from iris.spark_bridge.server.clock_check import LogClock
 from iris.testing import Rights, open_network
 from tests.node.opening.test_opening import LOOPBACK, OUTSIDE, World
 from tests.node.opening.test_shortages import Threads
@@ -87,10 +89,9 @@ STEPS = [2 * HOUR, -20 * HOUR]
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("who", ["one", "two", "both"])
 async def test_links_events_documents_and_replies_outlive_a_clock_that_is_set(
-    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: float, who: str
+    autojump_clock: MockClock, tmp_path: Path, own_home: None, step: float, who: str
 ) -> None:
     """While one is wrong by more than peers bear it may be out; with the clock right again all is as it was."""
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
     world = World(tmp_path / "run")
     rights = Rights(serves=(">",))
     world.shop = issue_cluster(world.realm, "any", entropy=world.entropy, wall_now=WALL, rights=rights)[1]
@@ -180,3 +181,42 @@ async def test_a_bridge_a_queue_and_a_lease_outlive_a_clock_that_is_set(
                         assert len(done) == 2 * (number + 1), number
                     nursery.cancel_scope.cancel()
                 assert sorted(map(str, done), key=int) == [*map(str, (0, 1, 2, 3, 4, 5, 100, 101, 102, 103, 104, 105))]
+
+
+START = 1_800_000_000.0
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_dates_grow_and_delays_end_when_they_are_over_whatever_is_set(seed: int) -> None:
+    rng = random.Random(seed)
+    wall, monotonic = START, 50.0
+    newest = rng.choice([None, START - 1000, START + 300, START - 0.001])
+    clock = LogClock(newest, wall, monotonic)
+    read: list[tuple[float, float]] = []
+    for _ in range(400):
+        step = rng.choice([0.0, 0.0, 0.0, 0.0, rng.uniform(-5000, 5000), rng.uniform(-0.5, 0.5), 1e-4])
+        passed = rng.choice([1e-4, 0.01, 1.0, 30.0, rng.uniform(0, 2000)])
+        wall, monotonic = wall + passed + (step if rng.random() < 0.1 else 0.0), monotonic + passed
+        date = clock.read(wall, monotonic)
+        if read:
+            assert date > read[-1][0], "dates neither go back nor stand still"
+        read.append((date, monotonic))
+        for stored, at in read[-20:]:
+            moment = clock.moment(stored, date, monotonic)
+            assert moment == pytest.approx(at, abs=1e-3)
+            assert moment <= monotonic + 1e-6, "nothing was stored in the time to come"
+        delay = rng.uniform(0.1, 100)
+        due = clock.moment(date + delay, date, monotonic)
+        assert due == pytest.approx(monotonic + delay, abs=1e-3)
+
+
+@pytest.mark.parametrize("behind", [0.5, 5.0, 4000.0])
+def test_after_a_start_with_a_clock_that_is_behind_the_log_what_was_stored_before_is_in_the_past(behind: float) -> None:
+    clock = LogClock(START, START - behind, 10.0)
+    first = clock.read(START - behind, 10.0)
+    assert first >= START
+    for passed in (1.0, 100.0, 5000.0):
+        date = clock.read(START - behind + passed, 10.0 + passed)
+        assert clock.moment(START - 60, date, 10.0 + passed) <= 10.0
+        assert clock.moment(START, date, 10.0 + passed) <= 10.0 + 1e-6
+    assert clock.read(START + 10_000, 10.0 + behind + 10_000) == pytest.approx(START + 10_000, abs=1.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
@@ -139,12 +138,6 @@ def test_entries_that_differ_by_dot_only_are_one_document_in_any_order() -> None
 
 
 # -- whole nodes -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def network(autojump_clock: MockClock) -> AsyncIterator[Network]:
-    async with iris.testing.open_network(seed=11) as network:
-        yield network
 
 
 async def equal(source: iris.SharedState, *others: iris.SharedState) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,9 @@ from iris.kernel.errors import RemoteError
 from iris.patterns.bridge_protocol import Place
 from iris.spark_bridge.queues.machine import JobState, QueuedJob, QueueMachine, QueueWorker
 from iris.spark_bridge.queues.rows import JobRow
-from iris.spark_bridge.server.bridge import open_bridge
-from iris.spark_bridge.server.member import BridgeMember
-from iris.testing import Network, open_network
+from iris.testing import open_network
+from tests.support.bridge_members import open_member
 from tests.support.queue_workers import make_worker
-
-
-@asynccontextmanager
-async def bridge(network: Network, directory: Path, **options: Any) -> AsyncIterator[BridgeMember]:
-    async with (
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=[">"], directory=directory, **options) as member,
-    ):
-        yield member
 
 
 def worker(machine: QueueMachine, limit: int = 4) -> QueueWorker:
@@ -112,7 +101,7 @@ async def test_a_worker_goes_on_when_a_job_in_its_hand_was_done_by_one_that_was_
     free = trio.Event()
     async with (
         open_network() as network,
-        bridge(network, tmp_path),
+        open_member(network, tmp_path),
         network.open_node("jobs", host="cut") as cut,
         network.open_node("jobs", host="quick") as quick,
         network.open_node("shop") as shop,
@@ -161,13 +150,13 @@ async def test_a_worker_goes_on_when_a_job_in_its_hand_was_done_by_one_that_was_
 async def test_a_known_group_goes_on_whatever_start_says(tmp_path: Path, start: int) -> None:
     """It began at an offset that retention has removed since, or the log was put back from a copy."""
     async with open_network() as network, network.open_node("desk") as node:
-        async with bridge(network, tmp_path):
+        async with open_member(network, tmp_path):
             await node.wait_for("bridge")
             for number in range(4):
                 await node.publish_confirmed("orders", number)
             async with node.bridge().consume("orders", group="g") as orders, await anext(orders) as batch:
                 assert batch[0].payload == 0
-        async with bridge(network, tmp_path) as member:
+        async with open_member(network, tmp_path) as member:
             await node.wait_for("bridge")
             await node.publish_confirmed("orders", 4)
             assert member.states
@@ -177,7 +166,7 @@ async def test_a_known_group_goes_on_whatever_start_says(tmp_path: Path, start: 
 
 
 async def test_a_new_group_is_still_told_of_an_offset_that_is_not_there(tmp_path: Path) -> None:
-    async with open_network() as network, network.open_node("desk") as node, bridge(network, tmp_path):
+    async with open_network() as network, network.open_node("desk") as node, open_member(network, tmp_path):
         await node.wait_for("bridge")
         for replay in (False, True):
             async with node.bridge().consume("orders", group="g", start=7, replay=replay) as orders:

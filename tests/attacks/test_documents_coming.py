@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -13,20 +12,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-import iris
-import iris.testing
 from iris.kernel.errors import ConfigError
 from iris.patterns.state import SharedState
-from iris.testing import Network
-from tests.support.states import same
+from iris.testing import Network, open_network
+from tests.support.states import draw, same
 
 pytestmark = pytest.mark.long
-
-
-@pytest.fixture
-async def network(autojump_clock: MockClock) -> AsyncIterator[Network]:
-    async with iris.testing.open_network(seed=5) as network:
-        yield network
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -228,3 +219,31 @@ async def test_members_of_a_new_cluster_begin_together_at_once(autojump_clock: M
         await trio.sleep(5)
         start.set()
     assert max(begun) < 1, begun
+
+
+@pytest.mark.parametrize(("first", "second"), [(3, 3), (5, 2), (2, 5), (1, 200), (200, 1)])
+async def test_settled_waits_for_what_another_one_with_the_same_number_has_hidden(
+    autojump_clock: MockClock, first: int, second: int
+) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("prices", host="one") as a,
+        network.open_node("prices", host="two") as b,
+        network.open_node("prices", host="three") as c,
+        a.state("prices") as one,
+        b.state("prices") as two,
+        c.state("prices") as three,
+    ):
+        states: list[SharedState] = [one, two, three]
+        for index, state in enumerate((one, two)):
+            draw(state, 7, 100 + index)
+        for number in range(max(first, second)):
+            if number < first:
+                one[f"one.{number}"] = number
+            if number < second:
+                two[f"two.{number}"] = number
+            await trio.lowlevel.checkpoint()
+        for state, name, count in ((one, "one", first), (two, "two", second)):
+            await state.settled(3, timeout=60)
+            for other in states:
+                assert [other.get(f"{name}.{number}") for number in range(count)] == [*range(count)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -25,12 +24,6 @@ from iris.testing import Network, inspect_document
 from tests.support.states import replica, same
 
 pytestmark = pytest.mark.long
-
-
-@pytest.fixture
-async def network(autojump_clock: MockClock) -> AsyncIterator[Network]:
-    async with iris.testing.open_network(seed=11) as network:
-        yield network
 
 
 @pytest.mark.parametrize(

@@ -491,12 +491,6 @@ def test_a_comparison_of_any_form_leaves_all_counts_right(short_steps: None) -> 
 # -- whole nodes -----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-async def network(autojump_clock: MockClock) -> AsyncIterator[Network]:
-    async with iris.testing.open_network(seed=5) as network:
-        yield network
-
-
 async def test_two_with_one_number_whose_edits_are_lost_see_it_by_comparing(
     autojump_clock: MockClock, network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
@@ -21,12 +20,6 @@ from iris.testing import Network, inspect_document
 from tests.support.states import NOW, Member, agree, content, give, merging, replica, send, with_number
 
 SEEDS: Final = pytest.mark.parametrize("seed", range(8))
-
-
-@pytest.fixture
-async def network(autojump_clock: MockClock) -> AsyncIterator[Network]:
-    async with iris.testing.open_network(seed=7) as network:
-        yield network
 
 
 def drain(*members: Member) -> None:

@@ -9,7 +9,7 @@ import random
 import threading
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, MutableSet
+from collections.abc import MutableSet
 from contextlib import AsyncExitStack, suppress
 from decimal import Decimal
 from fractions import Fraction
@@ -33,12 +33,6 @@ from iris.testing import Network
 from tests.support.states import replica, same
 
 pytestmark = pytest.mark.long
-
-
-@pytest.fixture
-async def network(autojump_clock: MockClock) -> AsyncIterator[Network]:
-    async with iris.testing.open_network(seed=23) as network:
-        yield network
 
 
 async def opened(stack: AsyncExitStack, network: Network, *hosts: str, **options: Any) -> list[SharedState]:
@@ -485,10 +479,7 @@ async def test_programs_that_stop_watching_leave_nothing(autojump_clock: MockClo
         assert len(state._changes._watches) == 0
 
 
-def test_threads_that_change_one_document_meet_no_half_of_a_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+def test_threads_that_change_one_document_meet_no_half_of_a_step(own_home: None) -> None:
     with iris.sync.open_node("prices") as node, node.state("prices") as state:
         place = state.map("m")
         end = time.monotonic() + 1.5

@@ -9,23 +9,17 @@ import resource
 import threading
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
-from pathlib import Path
 
 import pytest
 
 from iris.doors.clients import ClientLimits
 from iris.doors.http import HttpLimits
 from iris.doors.tokens import grant, withdraw
-from tests.support.doors import Place, Run, next_event, open_place, rest_of, runner, with_door
+from tests.support.doors import Place, Run, next_event, rest_of, with_door
 
 pytestmark = pytest.mark.long
 
 HUGE = "9" * 5000
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    return runner(tmp_path, monkeypatch, open_place, within=60)
 
 
 NUMBERS = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio  # noqa: TID251 -- doors run on asyncio
 import socket
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,19 +17,9 @@ from iris.doors.mqtt import open_mqtt_door
 from iris.doors.tokens import grant, withdraw
 from tests.doors.mqtt import place as mqtt
 from tests.doors.mqtt.place import Raw, connect_3, frame, publish_3, subscribe_3, text
-from tests.support.doors import Place, Run, dial, next_event, open_place, rest_of, runner, with_door
+from tests.support.doors import Place, Run, dial, next_event, rest_of, with_door
 
 pytestmark = pytest.mark.long
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    return runner(tmp_path, monkeypatch, open_place, within=60)
-
-
-@pytest.fixture
-def run_mqtt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    return runner(tmp_path, monkeypatch, mqtt.open_place, within=60)
 
 
 @with_door()

@@ -10,7 +10,6 @@ import socket
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from time import thread_time
 from typing import Any
 
@@ -24,19 +23,9 @@ from iris.doors.tokens import grant
 from tests.doors.mqtt import place as mqtt
 from tests.doors.mqtt.place import Raw, connect_3, frame, publish_3, subscribe_3, text
 from tests.support.async_tests import on_asyncio
-from tests.support.doors import Place, Run, dial, open_place, rest_of, runner, with_door
+from tests.support.doors import Place, Run, dial, rest_of, with_door
 
 pytestmark = pytest.mark.long
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    return runner(tmp_path, monkeypatch, open_place, within=60)
-
-
-@pytest.fixture
-def run_mqtt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    return runner(tmp_path, monkeypatch, mqtt.open_place, within=60)
 
 
 def another(place: Any) -> str:

@@ -34,8 +34,7 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+def home(tmp_path: Path, own_home: None) -> Path:
     return tmp_path / "home"
 
 

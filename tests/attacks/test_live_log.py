@@ -23,23 +23,14 @@ from iris.kernel.errors import ConfigError, NotAllowed, RemoteError
 from iris.node.node import Node
 from iris.spark_bridge.admin import read_events
 from iris.spark_bridge.client import BridgeClient
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network
-
-
-@asynccontextmanager
-async def bridge(network: Network, directory: Path, **options: Any) -> AsyncIterator[BridgeMember]:
-    async with (
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=[">"], directory=directory, **options) as member,
-    ):
-        yield member
+from tests.support.bridge_members import open_member
 
 
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[tuple[Network, Node, BridgeMember]]:
-    async with open_network() as network, bridge(network, tmp_path) as member, network.open_node("desk") as node:
+    async with open_network() as network, open_member(network, tmp_path) as member, network.open_node("desk") as node:
         await node.wait_for("bridge")
         yield network, node, member
 
@@ -192,10 +183,7 @@ async def test_a_group_that_looks_to_the_end_without_a_commit_stays_where_it_was
 
 @asynccontextmanager
 async def member_of_two(network: Network, directory: Path, shard: int) -> AsyncIterator[None]:
-    async with (
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=[">"], directory=directory / str(shard), shards=[shard], of=2),
-    ):
+    async with open_member(network, directory / str(shard), shards=[shard], of=2):
         yield
 
 
@@ -254,7 +242,7 @@ async def test_a_group_that_comes_back_as_it_expires_is_there_or_new_and_never_h
     async with (
         open_network() as network,
         network.open_node("desk") as node,
-        bridge(network, tmp_path, wall_clock=lambda: now) as member,
+        open_member(network, tmp_path, wall_clock=lambda: now) as member,
     ):
         await node.wait_for("bridge")
         await publish(node, *range(10))

@@ -19,6 +19,7 @@ from iris.patterns.service.process_pool import ProcessPool
 from tests.support.hostile_handlers import look, make_hostile
 from tests.support.stages import open_stage
 from tests.support.supervision import is_running
+from tests.support.waiting import wait_until
 
 ONE = iris.Limits(concurrency=1)
 
@@ -28,9 +29,7 @@ def descriptors() -> int:
 
 
 async def wait_gone(pid: int) -> None:
-    with trio.fail_after(30):
-        while is_running(pid):  # noqa: ASYNC110 -- what happens in other processes
-            await trio.sleep(0.002)
+    await wait_until(lambda: not is_running(pid))
 
 
 async def test_errors_and_replies_that_cannot_cross_are_answers_and_the_process_goes_on() -> None:
@@ -163,9 +162,7 @@ async def test_calls_that_are_given_up_at_any_time_leave_nothing_and_mix_no_answ
                     nursery.start_soon(give_up, 100 * turn + number)
         for number in range(10):
             assert (await ask(number, timeout=30))[1] == number
-        with trio.fail_after(30):
-            while member.statistics().services["hostile"].running:  # noqa: ASYNC110 -- as above
-                await trio.sleep(0.002)
+        await wait_until(lambda: not member.statistics().services["hostile"].running)
         service = member.statistics().services["hostile"]
         assert service.processes_killed == service.processes_died == 0
         assert descriptors() <= before + 3 * (service.processes - 1) + 3

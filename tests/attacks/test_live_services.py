@@ -307,10 +307,7 @@ async def test_what_joining_raises_is_not_said_to_be_of_a_lifespan_that_holds_a_
         assert not getattr(raised.value, "__notes__", ())
 
 
-def test_a_lifespan_of_threads_swallows_nothing_either_and_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+def test_a_lifespan_of_threads_swallows_nothing_either_and_is_named(own_home: None) -> None:
 
     @contextlib.contextmanager
     def forgives(_: iris.sync.Node) -> Iterator[None]:

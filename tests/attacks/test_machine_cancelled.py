@@ -38,8 +38,7 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture
-def credential(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Credential:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+def credential(own_home: None) -> Credential:
     realm = create_realm(entropy=os.urandom)
     rights = Rights(serves=(">",), gateway=True)
     return issue_cluster(realm, "shop", entropy=os.urandom, wall_now=iris.Environment().wall_clock(), rights=rights)[1]

@@ -116,9 +116,8 @@ def test_addresses_that_could_not_be_written_are_written_when_they_can_be(
 
 @pytest.mark.long
 async def test_a_node_opens_serves_and_ends_on_a_full_disk(
-    autojump_clock: MockClock, tmp_path: Path, disk: FullDisk, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: MockClock, tmp_path: Path, disk: FullDisk, own_home: None
 ) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
     world = World(tmp_path / "run")
     opening = partial(iris.open_node, credential=world.shop, environment=world.environment())
     with trio.fail_after(400):

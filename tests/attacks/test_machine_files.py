@@ -221,10 +221,7 @@ OPENINGS: dict[str, Callable[[int], None]] = {
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("front", OPENINGS)
-def test_with_few_files_left_opening_a_node_works_or_says_why_and_leaves_none_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, front: str
-) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+def test_with_few_files_left_opening_a_node_works_or_says_why_and_leaves_none_open(own_home: None, front: str) -> None:
     OPENINGS[front](100)
     worked = 0
     for number in range(100):

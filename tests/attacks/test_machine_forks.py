@@ -9,7 +9,6 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,8 +25,7 @@ NODES: list[Any] = []
 
 
 @pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+def _own_home(own_home: None) -> None:
     NODES.clear()
     warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks beside threads
 

@@ -16,9 +16,9 @@ from trio.testing import MockClock
 import iris
 import iris.aio
 import iris.sync
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
 from tests.support.async_tests import on_asyncio
+from tests.support.bridge_members import open_member
 from tests.support.spans import recorded
 from tests.sync.test_node import open_pair
 
@@ -270,8 +270,7 @@ async def test_a_job_and_a_saga_whose_error_has_no_text_end_as_with_any_other(tm
     with trio.fail_after(15):
         async with (
             open_network() as network,
-            network.open_node("bridge") as bridge,
-            open_bridge(bridge, topics=["jobs"], directory=tmp_path / "log"),
+            open_member(network, tmp_path / "log", topics=["jobs"]),
             network.open_node("shop") as member,
             member.join("shop", service),
             network.open_node("desk") as node,

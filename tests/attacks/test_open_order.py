@@ -26,16 +26,8 @@ from tests.support.realms import WALL
 
 
 @pytest.fixture
-def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Town:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+def town(tmp_path: Path, own_home: None) -> Town:
     return Town(tmp_path)
-
-
-@pytest.fixture
-def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
-    made = Threads()
-    monkeypatch.setattr(trio.to_thread, "run_sync", made.run_sync)
-    return made
 
 
 def delay_listening(network: Network, seconds: float) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,14 @@ import pytest
 import trio
 from msgspec import structs
 
+import iris
 from iris.cluster.mesh import Mesh
 from iris.kernel.errors import IrisError, NotAllowed
 from iris.security.identity.certificate import issue_certificate
 from iris.security.identity.signing import SigningKey
 from iris.spark_bridge.log import Cursor
 from iris.spark_bridge.server.bridge import open_bridge
+from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, Rights, open_network
 
 WIDE = Rights(publishes=("public.>", "secret.>"), subscribes=("public.>", "secret.>"))
@@ -47,76 +51,73 @@ async def narrow(network: Network, cluster: str, mesh: Mesh, bridge: Mesh) -> No
             await trio.sleep(0.05)
 
 
+@asynccontextmanager
+async def open_narrowing(
+    directory: Path, cluster: str
+) -> AsyncIterator[tuple[iris.Node, BridgeMember, iris.Node, Callable[[], Awaitable[None]]]]:
+    """Open a bridge and a node of ``cluster`` with wide rights; what comes last makes them narrow."""
+    async with open_network() as network:
+        network.credential(cluster, WIDE)
+        async with (
+            network.open_parts("bridge") as (node, parts),
+            open_bridge(node, topics=["secret.>", "public.>"], directory=directory) as member,
+            network.open_parts(cluster) as (other, other_parts),
+        ):
+            await other.wait_for("bridge")
+            yield node, member, other, partial(narrow, network, cluster, other_parts.mesh, parts.mesh)
+
+
 @pytest.mark.long
 async def test_a_consumer_whose_rights_become_less_gets_nothing_more_of_what_it_may_not_have(tmp_path: Path) -> None:
-    async with open_network() as network:
-        network.credential("reader", WIDE)
-        async with (
-            network.open_parts("bridge") as (node, node_parts),
-            open_bridge(node, topics=["secret.>", "public.>"], directory=tmp_path),
-            network.open_parts("reader") as (reader, reader_parts),
-        ):
-            found: list[Any] = []
-            await node.publish_confirmed("secret.a", "before")
-            with suppress(IrisError), trio.fail_after(60):
-                async with reader.bridge().consume("secret.>", "public.>", group="g") as events:
-                    with trio.fail_after(20):
+    async with open_narrowing(tmp_path, "reader") as (node, _, reader, narrow):
+        found: list[Any] = []
+        await node.publish_confirmed("secret.a", "before")
+        with suppress(IrisError), trio.fail_after(60):
+            async with reader.bridge().consume("secret.>", "public.>", group="g") as events:
+                with trio.fail_after(20):
+                    found += [event.payload for event in await anext(events)]
+                await narrow()
+                await node.publish_confirmed("secret.a", "after")
+                await node.publish_confirmed("public.a", "after")
+                with trio.move_on_after(5):
+                    while True:
                         found += [event.payload for event in await anext(events)]
-                    await narrow(network, "reader", reader_parts.mesh, node_parts.mesh)
-                    await node.publish_confirmed("secret.a", "after")
-                    await node.publish_confirmed("public.a", "after")
-                    with trio.move_on_after(5):
-                        while True:
-                            found += [event.payload for event in await anext(events)]
-            assert found == ["before"]
+        assert found == ["before"]
 
 
 @pytest.mark.long
 async def test_a_worker_whose_rights_become_less_gets_no_more_jobs(tmp_path: Path) -> None:
-    async with open_network() as network:
-        network.credential("worker", WIDE)
-        async with (
-            network.open_parts("bridge") as (node, node_parts),
-            open_bridge(node, topics=["secret.>", "public.>"], directory=tmp_path),
-            network.open_parts("worker") as (worker, worker_parts),
-        ):
-            found: list[Any] = []
-            await node.publish_confirmed("secret.jobs", "before")
-            with suppress(IrisError), trio.fail_after(60):
-                async with worker.bridge().queue("secret.jobs") as jobs:
-                    taken = jobs.receive()
+    async with open_narrowing(tmp_path, "worker") as (node, _, worker, narrow):
+        found: list[Any] = []
+        await node.publish_confirmed("secret.jobs", "before")
+        with suppress(IrisError), trio.fail_after(60):
+            async with worker.bridge().queue("secret.jobs") as jobs:
+                taken = jobs.receive()
+                async with await anext(taken) as job:
+                    found.append(job.payload)
+                await narrow()
+                await node.publish_confirmed("secret.jobs", "after")
+                with trio.move_on_after(5):
                     async with await anext(taken) as job:
                         found.append(job.payload)
-                    await narrow(network, "worker", worker_parts.mesh, node_parts.mesh)
-                    await node.publish_confirmed("secret.jobs", "after")
-                    with trio.move_on_after(5):
-                        async with await anext(taken) as job:
-                            found.append(job.payload)
-            assert found == ["before"]
+        assert found == ["before"]
 
 
 @pytest.mark.long
 async def test_a_worker_whose_rights_become_less_has_no_letters_put_where_it_may_not_publish(tmp_path: Path) -> None:
-    async with open_network() as network:
-        network.credential("worker", WIDE)
-        async with (
-            network.open_parts("bridge") as (node, node_parts),
-            open_bridge(node, topics=["secret.>", "public.>"], directory=tmp_path),
-            network.open_parts("worker") as (worker, worker_parts),
-            node.subscribe("secret.>") as heard,
-        ):
-            await node.publish_confirmed("public.jobs", "x")
-            with trio.move_on_after(20):
-                async with worker.bridge().queue("public.jobs", dead="secret.dead", attempts=1) as jobs:
-                    job = await anext(jobs.receive())
-                    await narrow(network, "worker", worker_parts.mesh, node_parts.mesh)
-                    async with job:
-                        job.fail("no")
-                    await trio.sleep(2)
-            assert heard.statistics().received == 0
-            async with node.bridge().consume("secret.>", group="h") as events:
-                with trio.move_on_after(2):
-                    assert await anext(events) is None, "the letter is in the log"
+    async with open_narrowing(tmp_path, "worker") as (node, _, worker, narrow), node.subscribe("secret.>") as heard:
+        await node.publish_confirmed("public.jobs", "x")
+        with trio.move_on_after(20):
+            async with worker.bridge().queue("public.jobs", dead="secret.dead", attempts=1) as jobs:
+                job = await anext(jobs.receive())
+                await narrow()
+                async with job:
+                    job.fail("no")
+                await trio.sleep(2)
+        assert heard.statistics().received == 0
+        async with node.bridge().consume("secret.>", group="h") as events:
+            with trio.move_on_after(2):
+                assert await anext(events) is None, "the letter is in the log"
 
 
 @pytest.mark.long

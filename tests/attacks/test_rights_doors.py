@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio  # noqa: TID251 -- doors run on asyncio
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +14,7 @@ from iris.cli.operators.dash.guard import Guard
 from iris.doors.http import HttpLimits
 from iris.doors.tokens import grant
 from iris.node.telemetry.host_names import is_ours
-from tests.support.doors import Place, Run, open_place, rest_of, runner, with_door
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    return runner(tmp_path, monkeypatch, open_place, within=100)
+from tests.support.doors import Place, rest_of, with_door
 
 
 def ask(token: str, connection: str = "keep-alive") -> bytes:

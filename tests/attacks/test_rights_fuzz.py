@@ -12,8 +12,8 @@ import trio
 
 from iris.kernel.errors import IrisError
 from iris.spark_bridge.protocol import PERMISSIONS
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
+from tests.support.bridge_members import open_member
 
 TUNNELS = ("read", "stage", "take", "consume")
 
@@ -63,8 +63,7 @@ async def test_nothing_that_a_member_sends_to_a_bridge_is_a_traceback(
     rng = random.Random(seed)
     async with (
         open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=["jobs.>", "jobs"], directory=tmp_path) as bridge,
+        open_member(network, tmp_path, topics=["jobs.>", "jobs"]) as bridge,
         network.open_node("evil") as evil,
         network.open_node("desk") as desk,
     ):

@@ -7,12 +7,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-import trio
 
 import iris
 from iris.spark_bridge.server import leases
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Rights, open_network
+from tests.support.waiting import wait_until
 
 
 async def grab(node: iris.Node, cluster: str, name: str) -> bool:
@@ -41,9 +41,7 @@ async def test_one_credential_that_serves_many_clusters_leaves_leases_to_the_oth
         clusters = [f"many.{number}" for number in range(8)]
         for cluster in clusters:
             await stack.enter_async_context(evil.join(cluster, iris.Service(cluster)))
-        with trio.fail_after(30):
-            while any(not node.members(cluster) for cluster in clusters):  # noqa: ASYNC110 -- there is no event
-                await trio.sleep(0.01)
+        await wait_until(lambda: all(node.members(cluster) for cluster in clusters))
         granted = [await grab(evil, cluster, f"lease-{number}") for cluster in clusters for number in range(4)]
         assert granted == [True] * 4 + [False] * 28
         assert all([await grab(desk, "desk", f"lease-{number}") for number in range(4)])

@@ -18,6 +18,7 @@ from iris.spark_bridge.queues import queue, queues
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Rights, open_network
+from tests.support.queue_workers import status
 
 LEAST = Rights(publishes=(), subscribes=("jobs.>",))
 
@@ -62,10 +63,6 @@ async def take(tunnel: Tunnel, count: int) -> list[Any]:
             while missing > 0:
                 missing -= len(cast("bytes", await receive(tunnel)))
     return found
-
-
-async def status(node: iris.Node, name: str) -> dict[str, Any]:
-    return cast("dict[str, Any]", await node.request("bridge", {"group": f"queue/{name}"}, operation="queue"))
 
 
 async def test_who_reports_jobs_that_are_not_there_yet_does_none_of_them(tmp_path: Path) -> None:

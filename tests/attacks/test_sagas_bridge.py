@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,9 @@ import pytest
 import trio
 
 import iris
-from iris.spark_bridge.server.bridge import open_bridge
-from iris.testing import Network, open_network
+from iris.testing import open_network
+from tests.support.bridge_members import open_member
+from tests.support.sagas import open_shop, shop
 
 pytestmark = pytest.mark.long
 
@@ -77,21 +78,23 @@ def evil(answer: Any, others: Any = None) -> iris.Service:
 
 @pytest.mark.parametrize("others", [None, True, {"elsewhere": "no name"}, "x"], ids=str)
 async def test_a_bridge_that_answers_anything_ends_no_member_and_no_desk(others: Any) -> None:
-    shop = iris.Service("shop", outcomes=iris.Outcomes(rerun=True))
+    service = iris.Service("shop", outcomes=iris.Outcomes(rerun=True))
 
-    @shop.request("do")
+    @service.request("do")
     async def do(request: iris.Request) -> str:
         return "done"
 
-    @shop.request
+    @service.request
     async def plain(request: iris.Request) -> str:
         return "alive"
 
-    async with open_network() as network, AsyncExitStack() as stack:
-        served = await stack.enter_async_context(network.open_node("shop"))
-        await stack.enter_async_context(served.join("shop", shop))
-        desk = await stack.enter_async_context(network.open_node("desk"))
-        bridge = await stack.enter_async_context(network.open_node("bridge"))
+    async with (
+        open_network() as network,
+        network.open_node("shop") as served,
+        served.join("shop", service),
+        network.open_node("desk") as desk,
+        network.open_node("bridge") as bridge,
+    ):
         await desk.wait_for("shop")
         for answer in ODD:
             async with bridge.join("bridge", evil(answer, others)):
@@ -126,32 +129,25 @@ async def test_a_bridge_that_answers_anything_ends_no_member_and_no_desk(others:
 @pytest.mark.parametrize("when", ["in a step", "in the block", "in an undo"])
 async def test_a_node_that_is_closed_in_the_middle_leaves_its_saga_to_the_next(tmp_path: Path, when: str) -> None:
     calls: list[str] = []
-    shop = iris.Service("shop", outcomes=iris.Outcomes(rerun=True))
+    service = iris.Service("shop", outcomes=iris.Outcomes(rerun=True))
     slow = [True]
     begun = trio.Event()
 
-    @shop.request("do")
+    @service.request("do")
     async def do(request: iris.Request) -> None:
         calls.append("do")
         if slow[0] and when == "in a step":
             begun.set()
             await trio.sleep_forever()
 
-    @shop.request("undo")
+    @service.request("undo")
     async def undo(request: iris.Request) -> None:
         calls.append("undo")
         if slow[0] and when == "in an undo":
             begun.set()
             await trio.sleep_forever()
 
-    async with open_network() as network, AsyncExitStack() as stack:
-        bridge = await stack.enter_async_context(network.open_node("bridge"))
-        await stack.enter_async_context(open_bridge(bridge, topics=["t.>"], directory=tmp_path))
-        served = await stack.enter_async_context(network.open_node("shop"))
-        await stack.enter_async_context(served.join("shop", shop))
-        two = await stack.enter_async_context(network.open_node("desk"))
-        await two.wait_for("shop")
-        await two.wait_for("bridge")
+    async with open_network() as network, open_shop(network, tmp_path, service) as two:
 
         async def run(node: iris.Node) -> None:
             async with node.bridge().saga("s") as saga:
@@ -185,40 +181,19 @@ async def test_a_node_that_is_closed_in_the_middle_leaves_its_saga_to_the_next(t
     assert calls.count("undo") == 1 + (when == "in an undo"), calls
 
 
-async def open_all(stack: AsyncExitStack, network: Network, shop: iris.Service, *names: str) -> list[iris.Node]:
-    served = await stack.enter_async_context(network.open_node("shop"))
-    await stack.enter_async_context(served.join("shop", shop))
-    nodes = [await stack.enter_async_context(network.open_node(name)) for name in names]
-    for node in nodes:
-        await node.wait_for("shop")
-    return [served, *nodes]
-
-
-def steps(calls: list[str]) -> iris.Service:
-    shop = iris.Service("shop", outcomes=iris.Outcomes(rerun=True))
-
-    @shop.request("do")
-    async def do(request: iris.Request) -> None:
-        calls.append(f"do {request.payload}")
-
-    @shop.request("undo")
-    async def undo(request: iris.Request) -> None:
-        calls.append(f"undo {request.payload}")
-
-    return shop
-
-
 @pytest.mark.parametrize("when", ["before a step", "before the end", "before the failure"])
 async def test_a_bridge_that_is_away_for_a_while_is_waited_for(tmp_path: Path, when: str) -> None:
     calls: list[str] = []
-    async with open_network() as network, AsyncExitStack() as stack:
-        _, desk = await open_all(stack, network, steps(calls), "desk")
+    async with (
+        open_network() as network,
+        network.open_node("shop") as served,
+        served.join("shop", shop("shop", calls)),
+        network.open_node("desk") as desk,
+    ):
+        await desk.wait_for("shop")
 
         async def serve(stop: trio.Event) -> None:
-            async with (
-                network.open_node("bridge") as bridge,
-                open_bridge(bridge, topics=["t.>"], directory=tmp_path),
-            ):
+            async with open_member(network, tmp_path, topics=["t.>"]):
                 await stop.wait()
 
         async def away() -> None:
@@ -254,4 +229,5 @@ async def test_a_bridge_that_is_away_for_a_while_is_waited_for(tmp_path: Path, w
                         await run()
                     assert not undone.value.failed
             nursery.cancel_scope.cancel()
-    assert calls == (["do 1"] if when == "before the end" else ["do 1", "do 2", "undo 2", "undo 1"])
+    done = ["shop.do 1", "shop.do 2", "shop.undo 2", "shop.undo 1"]
+    assert calls == (done[:1] if when == "before the end" else done)

@@ -21,6 +21,7 @@ import iris.sync
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, open_network
 from tests.support.bridges import open_aio_bridge, open_sync_bridge
+from tests.support.sagas import open_shop
 
 pytestmark = pytest.mark.long
 
@@ -148,10 +149,7 @@ async def test_a_handler_that_raises_anything_is_undone_unless_it_has_refused(tm
     async def undo(request: iris.Request) -> None:
         calls.append(f"undo {request.payload}")
 
-    async with open_network() as network, AsyncExitStack() as stack:
-        served, desk = await enter(stack, network, tmp_path)
-        await stack.enter_async_context(served.join("shop", service))
-        await desk.wait_for("shop")
+    async with open_network() as network, open_shop(network, tmp_path, service) as desk:
 
         async def run(number: int) -> None:
             async with desk.bridge().saga(f"s{number}") as saga:
@@ -217,10 +215,7 @@ async def test_an_undo_waits_while_its_step_ignores_that_it_is_cancelled(tmp_pat
     async def undo(request: iris.Request) -> None:
         calls.append("undo")
 
-    async with open_network() as network, AsyncExitStack() as stack:
-        served, desk = await enter(stack, network, tmp_path)
-        await stack.enter_async_context(served.join("shop", service))
-        await desk.wait_for("shop")
+    async with open_network() as network, open_shop(network, tmp_path, service) as desk:
 
         async def run() -> None:
             async with desk.bridge().saga("s") as saga:
@@ -238,13 +233,13 @@ async def test_an_undo_waits_while_its_step_ignores_that_it_is_cancelled(tmp_pat
 
 async def test_two_nodes_with_one_saga_run_each_step_once(tmp_path: Path) -> None:
     calls: list[str] = []
-    async with open_network() as network, AsyncExitStack() as stack:
-        served, desk = await enter(stack, network, tmp_path)
-        two = await stack.enter_async_context(network.open_node("desk"))
-        await stack.enter_async_context(served.join("shop", shop(calls)))
-        for node in (desk, two):
-            await node.wait_for("shop")
-            await node.wait_for("bridge")
+    async with (
+        open_network() as network,
+        open_shop(network, tmp_path, shop(calls)) as desk,
+        network.open_node("desk") as two,
+    ):
+        await two.wait_for("shop")
+        await two.wait_for("bridge")
 
         async def run(node: iris.Node, number: int) -> None:
             with suppress(iris.SagaUndone):
@@ -300,11 +295,7 @@ async def test_a_saga_within_a_step_is_undone_with_it(tmp_path: Path) -> None:
 
 async def test_a_bridge_keeps_nothing_in_memory_of_sagas(tmp_path: Path) -> None:
     calls: list[str] = []
-    async with open_network() as network, AsyncExitStack() as stack:
-        served, desk = await enter(stack, network, tmp_path)
-        await stack.enter_async_context(served.join("shop", shop(calls)))
-        await desk.wait_for("shop")
-
+    async with open_network() as network, open_shop(network, tmp_path, shop(calls)) as desk:
         few = trio.CapacityLimiter(32)
 
         async def run(number: int) -> None:
@@ -356,10 +347,7 @@ def open_sync(stack: Any, directory: Path, calls: list[str]) -> iris.sync.Node:
     return node
 
 
-def test_threads_that_make_steps_at_once_or_are_interrupted_lose_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+def test_threads_that_make_steps_at_once_or_are_interrupted_lose_nothing(tmp_path: Path, own_home: None) -> None:
     calls: list[str] = []
     with ExitStack() as stack:
         node = open_sync(stack, tmp_path / "log", calls)
@@ -400,27 +388,15 @@ def test_threads_that_make_steps_at_once_or_are_interrupted_lose_nothing(
             saga.request("shop", 1, operation="do", undo="undo")
 
 
-def test_a_task_of_asyncio_that_is_cancelled_leaves_its_saga_to_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+def test_a_task_of_asyncio_that_is_cancelled_leaves_its_saga_to_the_next(tmp_path: Path, own_home: None) -> None:
     calls: list[str] = []
-    service = iris.Service("shop", outcomes=iris.Outcomes(rerun=True))
-
-    @service.request("do")
-    async def do(request: iris.Request) -> None:
-        calls.append("do")
-
-    @service.request("undo")
-    async def undo(request: iris.Request) -> None:
-        calls.append("undo")
 
     async def main() -> None:
         async with (
             iris.aio.open_node("bridge") as serving,
             open_aio_bridge(serving, topics=["t.>"], directory=tmp_path / "log"),
             iris.aio.open_node("shop") as node,
-            node.join("shop", service),
+            node.join("shop", shop(calls)),
         ):
             await node.wait_for("bridge", timeout=60)
 

@@ -13,8 +13,8 @@ import pytest
 
 import iris
 from docs.pages import ROOT
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
+from tests.support.bridge_members import open_member
 from tests.support.postgres import find_server, open_postgres
 
 PROGRAMS = find_server()
@@ -101,8 +101,7 @@ async def test_a_database_that_fails_at_any_statement_makes_and_loses_no_money(
         database.execute("INSERT INTO accounts VALUES ('ann', 1000), ('ben', 1000)")
     async with (
         open_network() as network,
-        network.open_node("bridge") as bridge,
-        open_bridge(bridge, topics=["t.>"], directory=tmp_path),
+        open_member(network, tmp_path, topics=["t.>"]),
         network.open_node("banks") as banks,
         banks.join("north", recipe["bank"]("north")),
         banks.join("south", recipe["bank"]("south")),

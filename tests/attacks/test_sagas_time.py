@@ -18,22 +18,9 @@ from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.successor import reopen
 from iris.testing import open_network
 from tests.support.copies import open_follower, open_primary, wait_copies
+from tests.support.sagas import open_shop, shop
 
 pytestmark = pytest.mark.long
-
-
-def shop(calls: list[str], name: str = "shop", **options: Any) -> iris.Service:
-    service = iris.Service(name, outcomes=iris.Outcomes(rerun=True, **options))
-
-    @service.request("do")
-    async def do(request: iris.Request) -> Any:
-        calls.append(f"do {request.payload}")
-
-    @service.request("undo")
-    async def undo(request: iris.Request) -> None:
-        calls.append(f"undo {request.payload}")
-
-    return service
 
 
 async def test_a_step_whose_member_is_cut_off_in_the_middle_is_undone_at_another(tmp_path: Path) -> None:
@@ -73,7 +60,7 @@ async def test_a_step_whose_member_is_cut_off_in_the_middle_is_undone_at_another
                 nursery.start_soon(serve)
 
             async def serve() -> None:
-                async with second.join("shop", shop(calls)):
+                async with second.join("shop", shop("shop", calls)):
                     await trio.sleep_forever()
 
             nursery.start_soon(cut)
@@ -87,22 +74,18 @@ async def test_a_step_whose_member_is_cut_off_in_the_middle_is_undone_at_another
                 await run()
             nursery.cancel_scope.cancel()
     steps = [call for call in calls if call != "late"]
-    assert steps in (["undo 1"], ["do 1", "undo 1"]), calls
+    assert steps in (["shop.undo 1"], ["shop.do 1", "shop.undo 1"]), calls
 
 
 async def test_a_node_that_stands_still_until_its_saga_is_over_begins_nothing_more(tmp_path: Path) -> None:
     calls: list[str] = []
-    async with open_network() as network, AsyncExitStack() as stack:
-        enter = stack.enter_async_context
-        bridge = await enter(network.open_node("bridge"))
-        await enter(open_bridge(bridge, topics=["t.>"], directory=tmp_path))
-        served = await enter(network.open_node("shop"))
-        await enter(served.join("shop", shop(calls)))
-        one = await enter(network.open_node("desk", host="one"))
-        two = await enter(network.open_node("desk"))
-        for node in (one, two):
-            await node.wait_for("shop")
-            await node.wait_for("bridge")
+    async with (
+        open_network() as network,
+        open_shop(network, tmp_path, shop("shop", calls)) as two,
+        network.open_node("desk", host="one") as one,
+    ):
+        await one.wait_for("shop")
+        await one.wait_for("bridge")
         async with trio.open_nursery() as nursery:
 
             async def run() -> None:
@@ -124,25 +107,21 @@ async def test_a_node_that_stands_still_until_its_saga_is_over_begins_nothing_mo
                     raise ValueError("no")
             assert not undone.value.failed
             network.memory.resume("one")
-    assert calls == ["do 1", "undo 1"]
+    assert calls == ["shop.do 1", "shop.undo 1"]
 
 
 @pytest.mark.parametrize("step", [400 * 86400, -400 * 86400])
 async def test_a_clock_that_is_set_midway_loses_no_undo(tmp_path: Path, step: int) -> None:
     calls: list[str] = []
     now = [1.8e9]
-    async with open_network() as network, AsyncExitStack() as stack:
-        enter = stack.enter_async_context
-        bridge = await enter(network.open_node("bridge"))
-        lasting = open_bridge(
-            bridge, topics=["t.>"], directory=tmp_path, wall_clock=lambda: now[0] + trio.current_time()
-        )
-        await enter(lasting)
-        served = await enter(network.open_node("shop"))
-        await enter(served.join("shop", shop(calls)))
-        desk = await enter(network.open_node("desk"))
-        await desk.wait_for("shop")
-        await desk.wait_for("bridge")
+
+    def clock() -> float:
+        return now[0] + trio.current_time()
+
+    async with (
+        open_network() as network,
+        open_shop(network, tmp_path, shop("shop", calls), wall_clock=clock) as desk,
+    ):
 
         async def run(name: str) -> None:
             async with desk.bridge().saga(name) as saga:
@@ -157,7 +136,7 @@ async def test_a_clock_that_is_set_midway_loses_no_undo(tmp_path: Path, step: in
         with pytest.raises(iris.SagaUndone) as undone, trio.fail_after(30):
             await run("s")
         assert not undone.value.failed
-    assert calls == ["do 1", "do 2", "do 3", "undo 3", "undo 2", "undo 1"]
+    assert calls == [*(f"shop.do {number}" for number in (1, 2, 3)), *(f"shop.undo {number}" for number in (3, 2, 1))]
 
 
 async def test_a_saga_goes_on_at_a_copy_that_was_promoted_midway(tmp_path: Path) -> None:
@@ -167,7 +146,7 @@ async def test_a_saga_goes_on_at_a_copy_that_was_promoted_midway(tmp_path: Path)
         operator = await enter(network.open_node("bridge"))
         node = await enter(network.open_node("bridge"))
         served = await enter(network.open_node("shop"))
-        await enter(served.join("shop", shop(calls)))
+        await enter(served.join("shop", shop("shop", calls)))
         desk = await enter(network.open_node("desk"))
         await desk.wait_for("shop")
         client = BridgeClient(desk, "bridge", patience=5)
@@ -206,7 +185,7 @@ async def test_a_saga_goes_on_at_a_copy_that_was_promoted_midway(tmp_path: Path)
             assert not undone.value.failed
             await promoted.wait()
         nursery.cancel_scope.cancel()
-    assert calls == ["do 1", "do 2", "undo 2", "undo 1"]
+    assert calls == ["shop.do 1", "shop.do 2", "shop.undo 2", "shop.undo 1"]
 
 
 async def test_names_and_lists_at_their_limits_are_undone(tmp_path: Path) -> None:
@@ -223,15 +202,7 @@ async def test_names_and_lists_at_their_limits_are_undone(tmp_path: Path) -> Non
     async def undo(request: iris.Request) -> None:
         calls.append(-len(request.undoes or ""))
 
-    async with open_network() as network, AsyncExitStack() as stack:
-        enter = stack.enter_async_context
-        bridge = await enter(network.open_node("bridge"))
-        await enter(open_bridge(bridge, topics=["t.>"], directory=tmp_path))
-        served = await enter(network.open_node(long))
-        await enter(served.join(long, service))
-        desk = await enter(network.open_node("desk"))
-        await desk.wait_for(long)
-        await desk.wait_for("bridge")
+    async with open_network() as network, open_shop(network, tmp_path, service) as desk:
 
         async def run(size: int) -> int:
             made = 0
@@ -257,15 +228,7 @@ async def test_names_and_lists_at_their_limits_are_undone(tmp_path: Path) -> Non
 
 async def test_what_was_undone_stays_so_when_the_keys_of_its_service_have_expired(tmp_path: Path) -> None:
     calls: list[str] = []
-    async with open_network() as network, AsyncExitStack() as stack:
-        enter = stack.enter_async_context
-        bridge = await enter(network.open_node("bridge"))
-        await enter(open_bridge(bridge, topics=["t.>"], directory=tmp_path))
-        served = await enter(network.open_node("shop"))
-        await enter(served.join("shop", shop(calls, keep=1.0)))
-        desk = await enter(network.open_node("desk"))
-        await desk.wait_for("shop")
-        await desk.wait_for("bridge")
+    async with open_network() as network, open_shop(network, tmp_path, shop("shop", calls, keep=1.0)) as desk:
 
         async def run() -> None:
             async with desk.bridge().saga("s") as saga:
@@ -278,8 +241,8 @@ async def test_what_was_undone_stays_so_when_the_keys_of_its_service_have_expire
             with pytest.raises(iris.SagaUndone) as undone:
                 await run()
             assert not undone.value.failed
-    assert calls[:4] == ["do 1", "do 2", "undo 2", "undo 1"]
-    assert calls.count("do 1") == 1
+    assert calls[:4] == ["shop.do 1", "shop.do 2", "shop.undo 2", "shop.undo 1"]
+    assert calls.count("shop.do 1") == 1
 
 
 async def test_an_undo_that_is_slow_or_fails_at_first_is_done_once(tmp_path: Path) -> None:
@@ -298,15 +261,7 @@ async def test_an_undo_that_is_slow_or_fails_at_first_is_done_once(tmp_path: Pat
             await trio.sleep_forever()
         calls.append("undo")
 
-    async with open_network() as network, AsyncExitStack() as stack:
-        enter = stack.enter_async_context
-        bridge = await enter(network.open_node("bridge"))
-        await enter(open_bridge(bridge, topics=["t.>"], directory=tmp_path))
-        served = await enter(network.open_node("shop"))
-        await enter(served.join("shop", service))
-        desk = await enter(network.open_node("desk"))
-        await desk.wait_for("shop")
-        await desk.wait_for("bridge")
+    async with open_network() as network, open_shop(network, tmp_path, service) as desk:
 
         async def run(within: float) -> None:
             with trio.fail_after(within):
@@ -324,17 +279,13 @@ async def test_an_undo_that_is_slow_or_fails_at_first_is_done_once(tmp_path: Pat
 
 async def test_nobody_else_closes_the_keys_of_a_saga(tmp_path: Path) -> None:
     calls: list[str] = []
-    async with open_network() as network, AsyncExitStack() as stack:
-        enter = stack.enter_async_context
-        bridge = await enter(network.open_node("bridge"))
-        await enter(open_bridge(bridge, topics=["t.>"], directory=tmp_path))
-        served = await enter(network.open_node("shop"))
-        await enter(served.join("shop", shop(calls)))
-        desk = await enter(network.open_node("desk"))
-        eve = await enter(network.open_node("eve"))
-        for node in (desk, eve):
-            await node.wait_for("shop")
-            await node.wait_for("bridge")
+    async with (
+        open_network() as network,
+        open_shop(network, tmp_path, shop("shop", calls)) as desk,
+        network.open_node("eve") as eve,
+    ):
+        await eve.wait_for("shop")
+        await eve.wait_for("bridge")
         for number in range(3):
             for headers in ({"idempotency-undoes": "asked do"}, {"idempotency-undoes": "ran do"}):
                 await eve.request(
@@ -360,21 +311,13 @@ async def test_nobody_else_closes_the_keys_of_a_saga(tmp_path: Path) -> None:
         async with eve.bridge().saga("s") as saga:
             with pytest.raises(iris.RemoteError, match="key_closed"):  # which it has closed to itself
                 await saga.request("shop", 0, operation="do", undo="undo")
-    assert calls == ["do 0", "do 1", "do 2"]
+    assert calls == ["shop.do 0", "shop.do 1", "shop.do 2"]
 
 
 async def test_a_saga_that_has_its_most_steps_undoes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saga_module, "MAX_STEPS", 100)
     calls: list[str] = []
-    async with open_network() as network, AsyncExitStack() as stack:
-        enter = stack.enter_async_context
-        bridge = await enter(network.open_node("bridge"))
-        await enter(open_bridge(bridge, topics=["t.>"], directory=tmp_path))
-        served = await enter(network.open_node("shop"))
-        await enter(served.join("shop", shop(calls)))
-        desk = await enter(network.open_node("desk"))
-        await desk.wait_for("shop")
-        await desk.wait_for("bridge")
+    async with open_network() as network, open_shop(network, tmp_path, shop("shop", calls)) as desk:
 
         async def run() -> None:
             async with desk.bridge().saga("s", timeout=500) as saga:
@@ -384,4 +327,4 @@ async def test_a_saga_that_has_its_most_steps_undoes_them(tmp_path: Path, monkey
         with pytest.raises(iris.SagaUndone, match="a saga has 100 steps") as undone:
             await run()
         assert not undone.value.failed
-    assert calls[100:] == [f"undo {number}" for number in range(90, -1, -10)]
+    assert calls[100:] == [f"shop.undo {number}" for number in range(90, -1, -10)]

@@ -52,8 +52,7 @@ class SlowSteps:
 
 
 @pytest.fixture
-def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Town:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+def town(tmp_path: Path, own_home: None) -> Town:
     return Town(tmp_path, RIGHTS)
 
 

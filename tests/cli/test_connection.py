@@ -22,6 +22,7 @@ from iris.cli.keys.show import wall_clock
 from iris.cli.main import run_command
 from iris.cli.terminal import VARIABLE
 from iris.security.files.credential_file import CredentialWatch
+from tests.support.desk import complaint
 
 Captured = pytest.CaptureFixture[str]
 
@@ -38,23 +39,6 @@ def _own_realm(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     monkeypatch.delenv(VARIABLE, raising=False)
     yield
     shutil.rmtree(place)
-
-
-@pytest.fixture
-def credential(capsys: Captured) -> None:
-    """The credential store.iris of a realm."""
-    assert run_command(["keys", "realm", "realm.key"]) == 0
-    assert run_command(["keys", "cluster", "realm.key", "store", "--out", "store.iris"]) == 0
-    capsys.readouterr()
-
-
-def complaint(capsys: Captured) -> str:
-    """Return the only line that was written."""
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("iris: ")
-    assert said.err.count("\n") == 1, said.err
-    return said.err.removeprefix("iris: ")
 
 
 @pytest.fixture
@@ -170,7 +154,7 @@ def test_a_credential_of_the_environment_is_used_unless_another_is_given(
     assert [options["credential"] for _, options in opened] == [Path("of-the-environment"), Path("of-the-line")]
 
 
-@pytest.mark.usefixtures("credential")
+@pytest.mark.usefixtures("realm")
 def test_a_file_is_watched_and_a_wrapped_one_is_opened_with_the_passphrase_of_the_environment(
     opened: list[tuple[str | None, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,7 +170,7 @@ def test_a_file_is_watched_and_a_wrapped_one_is_opened_with_the_passphrase_of_th
 # -- credentials that are no use ----------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("credential")
+@pytest.mark.usefixtures("realm")
 @pytest.mark.parametrize("content", [b"", b"not a credential\n", b"\x00" * 2000, b"x" * 200_000])
 def test_a_file_that_is_no_credential_is_named(content: bytes, capsys: Captured) -> None:
     Path("other.iris").write_bytes(content)
@@ -195,7 +179,7 @@ def test_a_file_that_is_no_credential_is_named(content: bytes, capsys: Captured)
     assert "other.iris" in complaint(capsys)
 
 
-@pytest.mark.usefixtures("credential")
+@pytest.mark.usefixtures("realm")
 def test_a_credential_that_was_cut_off_is_refused_wherever(capsys: Captured) -> None:
     whole = Path("store.iris").read_bytes()
     for length in range(0, len(whole), max(len(whole) // 20, 1)):
@@ -204,7 +188,7 @@ def test_a_credential_that_was_cut_off_is_refused_wherever(capsys: Captured) -> 
         assert "store.iris" in complaint(capsys)
 
 
-@pytest.mark.usefixtures("credential")
+@pytest.mark.usefixtures("realm")
 def test_a_credential_that_is_missing_or_a_directory_or_open_to_others_is_refused(capsys: Captured) -> None:
     assert run_command(["nodes", "--credential", "absent.iris"]) == 2
     assert "absent.iris: No such file or directory" in complaint(capsys)
@@ -215,13 +199,13 @@ def test_a_credential_that_is_missing_or_a_directory_or_open_to_others_is_refuse
     assert "chmod 600 store.iris" in complaint(capsys)
 
 
-@pytest.mark.usefixtures("credential")
+@pytest.mark.usefixtures("realm")
 def test_the_key_of_a_realm_is_no_credential(capsys: Captured) -> None:
     assert run_command(["nodes", "--credential", "realm.key"]) == 2
     assert "realm.key" in complaint(capsys)
 
 
-@pytest.mark.usefixtures("credential")
+@pytest.mark.usefixtures("realm")
 def test_a_credential_that_is_no_longer_valid_is_refused_with_its_date(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,7 +219,7 @@ def test_a_credential_that_is_no_longer_valid_is_refused_with_its_date(
     assert "brief" in complaint(capsys)
 
 
-@pytest.mark.usefixtures("credential")
+@pytest.mark.usefixtures("realm")
 def test_a_member_needs_the_right_to_the_cluster_it_serves(capsys: Captured) -> None:
     assert run_command(["run", "iris.demo.archive:archive", "--credential", "store.iris"]) == 2
     said = complaint(capsys)

@@ -12,7 +12,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from iris import spark_bridge
-from tests.support.spark_packages import kafka_source, spark_packages
+from tests.support.spark_packages import AVRO, kafka_source, spark_packages
+
+QUIET = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::FutureWarning")
+"""What Spark, Arrow and pandas warn of in their own code."""
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Pass over the warnings that come of Spark's own code, in tests with a session."""
+    if "spark" in getattr(item, "fixturenames", ()):
+        item.add_marker(QUIET)
 
 
 @pytest.fixture(scope="session")
@@ -47,3 +56,11 @@ def spark(realm: Path) -> Iterator[SparkSession]:
     signal.signal(signal.SIGINT, interrupt)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def avro(spark: SparkSession) -> SparkSession:
+    """A session that reads Avro."""
+    if not any(AVRO[0] in package.name for package in spark_packages()):
+        pytest.skip("the package for Avro is not on this machine, and mvn is missing or does not find it")
+    return spark

@@ -21,6 +21,7 @@ from iris.spark_bridge.errors import StoreBusy
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, open_network
 from tests.support.arrivals import fake_event, make_store
+from tests.support.bridge_members import open_member
 
 
 @asynccontextmanager
@@ -28,11 +29,7 @@ async def open_pair(
     network: Network, directory: Path, *, reader: str = "reader", **options: Any
 ) -> AsyncIterator[tuple[Node, BridgeClient]]:
     """A bridge, and a node that publishes to it and reads from it."""
-    async with (
-        network.open_node("bridge") as member,
-        open_bridge(member, topics=["t.>"], directory=directory, **options),
-        network.open_node(reader) as node,
-    ):
+    async with open_member(network, directory, topics=["t.>"], **options), network.open_node(reader) as node:
         yield node, BridgeClient(node, "bridge", patience=5)
 
 

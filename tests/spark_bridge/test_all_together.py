@@ -20,6 +20,7 @@ from iris.testing import open_network
 from tests.support.copies import open_follower, open_primary, wait_copies
 from tests.support.elections import Memory
 from tests.support.tiers import local_segments, read_parquet
+from tests.support.waiting import wait_until
 
 SOON = 0.01
 FIRST, ALL = 30, 50
@@ -28,9 +29,7 @@ FIRST, ALL = 30, 50
 
 async def wait_left(*logs: Path) -> None:
     """Wait until the tier has all of the logs, and nothing of them is on the disks."""
-    with trio.fail_after(60):
-        while any(map(local_segments, logs)):  # noqa: ASYNC110 -- there is no event
-            await trio.sleep(0.05)
+    await wait_until(lambda: not any(map(local_segments, logs)))
 
 
 async def test_each_job_is_done_once_and_each_event_read_once_across_a_takeover(

@@ -18,12 +18,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.bridges import BridgeProcess
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
-
 ROOT = Path(__file__).resolve().parents[2]
 RATE = 200
 """Events per second."""

@@ -14,12 +14,6 @@ from pyspark.sql.functions import udf
 from iris.cli.main import run_command
 from tests.support.bridges import BridgeProcess, publish
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
-
 FIELDS = "n INT, _topic STRING"
 
 

@@ -24,12 +24,6 @@ ROWS = 1500
 pandas: Any = importlib.import_module("pandas")  # the stubs know what the package uses, and tests use more
 THREE_HOURS, SIX_HOURS = pandas.Timedelta(hours=3), pandas.Timedelta(hours=6)
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
-
 
 @pytest.fixture(autouse=True)
 def bridge(realm: Path, tmp_path: Path) -> Iterator[BridgeProcess]:

@@ -16,12 +16,6 @@ from tests.support.arrivals import fake_event, make_store
 from tests.support.bridges import BridgeProcess, publish
 from tests.support.ports import free_port
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
-
 
 def read_all(frame: DataFrame, checkpoint: Path) -> list[tuple[int, bytes]]:
     """Let a stream read what is there; return shard and value of what it read this time."""

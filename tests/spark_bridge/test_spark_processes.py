@@ -12,12 +12,6 @@ from pyspark.sql import DataFrame, SparkSession
 import iris.sync
 from tests.support.bridges import BridgeProcess, publish
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
-
 EVENTS = 2_000
 
 

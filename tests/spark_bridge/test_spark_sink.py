@@ -19,12 +19,8 @@ from iris.spark_bridge import foreach_batch
 from iris.spark_bridge.datasource.inline_sink import publish_inline
 from tests.support.bridges import BridgeProcess, publish
 
-pytestmark = [
-    pytest.mark.xdist_group("source_and_sink"),  # a session apart: with the others these took longer than all the rest
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
+# A session apart: with the others these took longer than all the rest.
+pytestmark = pytest.mark.xdist_group("source_and_sink")
 
 
 @pytest.fixture

@@ -17,13 +17,10 @@ import iris
 from iris import spark_bridge
 from iris.cli.main import run_command
 from tests.support.bridges import BridgeProcess, publish
+from tests.support.waiting import wait_until
 
-pytestmark = [
-    pytest.mark.xdist_group("source_and_sink"),  # a session apart: with the others these took longer than all the rest
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
+# A session apart: with the others these took longer than all the rest.
+pytestmark = pytest.mark.xdist_group("source_and_sink")
 
 
 @pytest.fixture
@@ -402,9 +399,7 @@ def test_a_gap_in_the_log_ends_a_query_that_goes_on_when_it_is_told_to(
             await node.wait_for("bridge", timeout=20)
             await node.publish_confirmed("a.b", b"1", timeout=20)
             bridge.kill()
-            with trio.fail_after(20):
-                while all(one.present for one in node.durable_subscribers()):  # noqa: ASYNC110 -- no event says so
-                    await trio.sleep(0.01)
+            await wait_until(lambda: not all(one.present for one in node.durable_subscribers()))
             for _ in range(3):
                 await node.publish("a.b", b"lost")
             await trio.to_thread.run_sync(bridge.start)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -15,22 +16,14 @@ from iris.spark_bridge.admin import read_status
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.copies.follower import BridgeCopy, open_copy
 from iris.spark_bridge.events.schema import decode_events
-from iris.spark_bridge.server.bridge import open_bridge
-from iris.spark_bridge.server.member import BridgeMember
+from iris.spark_bridge.log.replication.journal import LogChange
+from iris.spark_bridge.log.replication.replication import Position
 from iris.testing import Network
+from tests.support.bridge_members import open_member
+from tests.support.waiting import wait_until
 
-
-@asynccontextmanager
-async def open_primary(
-    network: Network, directory: Path, *, host: str | None = None, **options: Any
-) -> AsyncIterator[BridgeMember]:
-    """A member that stores everything and waits for one copy."""
-    chosen: dict[str, Any] = {"topics": [">"], "min_copies": 1, **options}
-    async with (
-        network.open_node("bridge", host=host) as node,
-        open_bridge(node, directory=directory, **chosen) as member,
-    ):
-        yield member
+open_primary = partial(open_member, min_copies=1)
+"""Open a member that waits for one copy."""
 
 
 @asynccontextmanager
@@ -76,11 +69,23 @@ async def wait_copies(client: BridgeClient, **states: str) -> None:
             await trio.sleep(0.05)
 
 
+def hold(monkeypatch: pytest.MonkeyPatch, copy: BridgeCopy, stack: AsyncExitStack) -> threading.Event:
+    """Have a copy write nothing more until the event is set, at the latest when ``stack`` is left."""
+    go_on = threading.Event()
+    stack.callback(go_on.set)
+    repeat = copy.store.replication.repeat
+
+    def hang(changes: Sequence[LogChange], *, term: int) -> Position | None:
+        go_on.wait()
+        return repeat(changes, term=term)
+
+    monkeypatch.setattr(copy.store.replication, "repeat", hang)
+    return go_on
+
+
 async def wait_problem(copy: BridgeCopy, text: str) -> None:
     """Wait until a copy says this."""
-    with trio.fail_after(60):
-        while text not in copy.problem:  # noqa: ASYNC110 -- there is no event
-            await trio.sleep(0.02)
+    await wait_until(lambda: text in copy.problem)
 
 
 async def values(client: BridgeClient) -> list[bytes]:

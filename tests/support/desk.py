@@ -42,6 +42,15 @@ class Done:
         return self.err.removeprefix("iris: ").removesuffix("\n")
 
 
+def complaint(capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the only line that was written, on standard error."""
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("iris: ")
+    assert said.err.count("\n") == 1, said.err
+    return said.err.removeprefix("iris: ")
+
+
 @final
 class Desk:
     """A desk on which verbs are run, each on a network of its own.

@@ -280,16 +280,22 @@ def runner(
     return run
 
 
-def with_door(runner: str = "run", **options: Any) -> Callable[[AsyncTest], Callable[..., None]]:
+def with_door(
+    runner: str = "run", *, patched: Mapping[str, Any] | None = None, **options: Any
+) -> Callable[[AsyncTest], Callable[..., None]]:
     """Run a test with a door: an async function of the place; its other parameters are fixtures.
 
     Args:
         runner: fixture that runs it.
+        patched: constants of modules, by their dotted names, and what they are meanwhile.
         options: of that, which are those of ``open_place``.
     """
 
     def at_door(run: Run, work: AsyncTest) -> None:
-        run(work, **options)
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in (patched or {}).items():
+                patch.setattr(name, value)
+            run(work, **options)
 
     def decorate(test: AsyncTest) -> Callable[..., None]:
         return plain_test(test, at_door, runner, given=1)

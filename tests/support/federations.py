@@ -23,6 +23,7 @@ from iris.kernel.wire import BatchDecoder, Message, kinds
 from iris.node.parts import NodeParts
 from iris.testing import Network
 from tests.support.ports import free_port
+from tests.support.waiting import wait_until
 
 T = TypeVar("T")
 
@@ -276,9 +277,7 @@ def free_gateway_url() -> str:
 
 async def wait_for_sites(file: Path, *sites: str) -> None:
     """Wait until a gateway in another process has written to its status file that it reaches these sites."""
-    with trio.fail_after(60):
-        while _sites(file) != list(sites):  # noqa: ASYNC110 -- another process writes the file
-            await trio.sleep(0.1)
+    await wait_until(lambda: _sites(file) == list(sites), pause=0.1)
 
 
 def _sites(file: Path) -> object:

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from pyspark.sql import DataFrame, SparkSession
+
 FIELDS = (
     "name STRING, version STRING, n BIGINT, small TINYINT, d DOUBLE, f FLOAT, ok BOOLEAN, amount DECIMAL(20,4), "
     "at TIMESTAMP, local TIMESTAMP_NTZ, day DATE, raw BINARY, dependencies MAP<STRING, STRING>, "
@@ -32,6 +34,21 @@ _PROPER = {
     "day": ('"2024-02-29"',), "raw": ('"aGVsbG8="', '""'), "version": ('"1.0"',), "type": ('"object"',), "f": ("1.5",),
     "required": ('["a","b"]',), "description": ('"a text"',),
 }  # fmt: skip
+
+
+def frame(spark: SparkSession, *values: bytes | None) -> DataFrame:
+    """Return these payloads as a source of events gives them, with their offsets."""
+    rows = [(at, None if value is None else bytearray(value)) for at, value in enumerate(values)]
+    return spark.createDataFrame(rows, "offset INT, value BINARY").coalesce(1)
+
+
+def long(number: int) -> bytes:
+    """Return a number as Avro has it."""
+    number, found = ((number << 1) ^ (number >> 63)) & (2**64 - 1), bytearray()
+    while number > 127:
+        found.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*found, number])
 
 
 def payloads(count: int, seed: int) -> Iterator[bytes]:

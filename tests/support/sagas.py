@@ -12,8 +12,8 @@ from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network
 
 
-def shop(name: str, calls: list[str], *, fails: bool = False, undo_fails: bool = False) -> iris.Service:
-    service = iris.Service(name, outcomes=iris.Outcomes(rerun=True))
+def shop(name: str, calls: list[str], *, fails: bool = False, undo_fails: bool = False, **options: Any) -> iris.Service:
+    service = iris.Service(name, outcomes=iris.Outcomes(rerun=True, **options))
 
     @service.request("do")
     async def do(request: iris.Request) -> str:
@@ -29,6 +29,24 @@ def shop(name: str, calls: list[str], *, fails: bool = False, undo_fails: bool =
             raise iris.RemoteError("stuck", "it is gone")
 
     return service
+
+
+@asynccontextmanager
+async def open_shop(
+    network: Network, directory: Path, service: iris.Service, **options: Any
+) -> AsyncIterator[iris.Node]:
+    """Open a bridge with ``options``, a node that serves ``service``, and one that runs sagas, which is yielded."""
+    async with (
+        network.open_node("bridge") as bridge,
+        open_bridge(bridge, topics=["t.>"], directory=directory, **options),
+        network.open_node(service.name) as served,
+        served.join(service.name, service),
+        network.open_node("desk") as desk,
+    ):
+        await served.wait_for("bridge")
+        await desk.wait_for("bridge")
+        await desk.wait_for(service.name)
+        yield desk
 
 
 @asynccontextmanager

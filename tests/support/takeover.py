@@ -37,6 +37,7 @@ from iris.spark_bridge.events.schema import decode_events
 from tests.support.etcd import find_etcd, open_etcd
 from tests.support.postgres import find_server, open_postgres
 from tests.support.processes import Child, open_realm
+from tests.support.waiting import wait_until
 
 Fault = Literal["killed", "stopped", "cut off"]
 
@@ -187,9 +188,7 @@ class Stage:
 
     async def wait_in_step(self) -> None:
         """Wait until all have begun and both copies take part in confirmations."""
-        with trio.fail_after(_BEGINS):
-            while not all(self._has_begun(name) for name in self._gates):  # noqa: ASYNC110 -- there is no event
-                await trio.sleep(0.05)
+        await wait_until(lambda: all(self._has_begun(name) for name in self._gates), within=_BEGINS)
         async with iris.open_node("observer") as node:
             client = BridgeClient(node, "bridge", patience=2.0)
             with trio.fail_after(_PATIENCE):

@@ -15,24 +15,10 @@ from iris.security.files.realm_files import load_realm
 Captured = pytest.CaptureFixture[str]
 
 
-@pytest.fixture(autouse=True)
-def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(VARIABLE, raising=False)
-
-
-@pytest.fixture
-def realm(capsys: Captured) -> None:
-    """A realm in realm.key with the credential databases.iris."""
-    assert run_command(["keys", "realm", "realm.key"]) == 0
-    assert run_command(["keys", "cluster", "realm.key", "databases", "--out", "databases.iris"]) == 0
-    capsys.readouterr()
-
-
 @pytest.mark.usefixtures("realm")
 def test_files_are_private_to_their_owner() -> None:
-    modes = {name: Path(name).stat().st_mode & 0o777 for name in ("realm.key", "databases.iris")}
-    assert modes == {"realm.key": 0o600, "databases.iris": 0o600}
+    modes = {name: Path(name).stat().st_mode & 0o777 for name in ("realm.key", "store.iris")}
+    assert modes == {"realm.key": 0o600, "store.iris": 0o600}
 
 
 @pytest.mark.usefixtures("realm")
@@ -87,16 +73,16 @@ def test_what_reads_like_no_topic_is_not_taken_for_the_topic_of_that_name(
 def test_nothing_is_written_over(capsys: Captured) -> None:
     before = Path("realm.key").read_bytes()
     assert run_command(["keys", "realm", "realm.key"]) == MISUSED
-    assert run_command(["keys", "cluster", "realm.key", "databases", "--out", "databases.iris"]) == MISUSED
-    assert "databases.iris exists: nothing was changed" in capsys.readouterr().err
+    assert run_command(["keys", "cluster", "realm.key", "store", "--out", "store.iris"]) == MISUSED
+    assert "store.iris exists: nothing was changed" in capsys.readouterr().err
     assert Path("realm.key").read_bytes() == before
 
 
 @pytest.mark.usefixtures("realm")
 def test_a_sealed_credential_is_renewed_with_its_node_kept(capsys: Captured) -> None:
-    assert run_command(["keys", "seal", "databases.iris", "--out", "one.iris"]) == 0
-    assert run_command(["keys", "seal", "databases.iris", "--out", "two.iris", "--previous", "one.iris"]) == 0
-    assert run_command(["keys", "seal", "databases.iris", "--out", "other.iris"]) == 0
+    assert run_command(["keys", "seal", "store.iris", "--out", "one.iris"]) == 0
+    assert run_command(["keys", "seal", "store.iris", "--out", "two.iris", "--previous", "one.iris"]) == 0
+    assert run_command(["keys", "seal", "store.iris", "--out", "other.iris"]) == 0
     capsys.readouterr()
     nodes: list[str] = []
     for name in ("one", "two", "other"):
@@ -110,9 +96,9 @@ def test_the_gate_secret_is_rotated_in_three_steps(capsys: Captured) -> None:
     secrets: list[int] = []
     for step in ("add", "use", "drop"):
         assert run_command(["keys", "rotate", "realm.key", step]) == 0
-        assert run_command(["keys", "refresh", "realm.key", "databases.iris"]) == 0
+        assert run_command(["keys", "refresh", "realm.key", "store.iris"]) == 0
         capsys.readouterr()
-        assert run_command(["keys", "show", "databases.iris", "--json"]) == 0
+        assert run_command(["keys", "show", "store.iris", "--json"]) == 0
         secrets.append(json.loads(capsys.readouterr().out)["gate_secrets"])
     assert secrets == [2, 2, 1]
     assert run_command(["keys", "rotate", "realm.key", "drop"]) == MISUSED
@@ -121,12 +107,12 @@ def test_the_gate_secret_is_rotated_in_three_steps(capsys: Captured) -> None:
 
 @pytest.mark.usefixtures("realm")
 def test_check_tells_good_credentials_from_revoked_ones(capsys: Captured) -> None:
-    assert run_command(["keys", "check", "databases.iris"]) == 0
-    assert run_command(["keys", "revoke", "realm.key", "--cluster", "databases", "--out", "revoked"]) == 0
+    assert run_command(["keys", "check", "store.iris"]) == 0
+    assert run_command(["keys", "revoke", "realm.key", "--cluster", "store", "--out", "revoked"]) == 0
     capsys.readouterr()
-    assert run_command(["keys", "check", "databases.iris", "--revocations", "revoked"]) == FAILED
-    assert capsys.readouterr().out == "databases.iris: generation 1 of cluster 'databases' is revoked\n"
-    assert run_command(["keys", "cluster", "realm.key", "databases", "--out", "next.iris"]) == 0
+    assert run_command(["keys", "check", "store.iris", "--revocations", "revoked"]) == FAILED
+    assert capsys.readouterr().out == "store.iris: generation 1 of cluster 'store' is revoked\n"
+    assert run_command(["keys", "cluster", "realm.key", "store", "--out", "next.iris"]) == 0
     assert run_command(["keys", "check", "next.iris", "--revocations", "revoked"]) == 0
 
 
@@ -144,8 +130,8 @@ def test_a_revocation_that_makes_no_sense_changes_nothing(whom: list[str], capsy
 
 @pytest.mark.usefixtures("realm")
 def test_a_credential_that_others_can_read_is_refused_and_the_remedy_named(capsys: Captured) -> None:
-    Path("databases.iris").chmod(0o644)
-    assert run_command(["keys", "show", "databases.iris"]) == MISUSED
+    Path("store.iris").chmod(0o644)
+    assert run_command(["keys", "show", "store.iris"]) == MISUSED
     assert "chmod 600" in capsys.readouterr().err
 
 

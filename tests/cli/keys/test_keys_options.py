@@ -17,22 +17,9 @@ from iris.cli.terminal import VARIABLE
 from iris.kernel.errors import ConfigError
 from iris.security.authority.issuing import check_credential, create_realm, issue_cluster
 from iris.security.files.credential_file import load_credential, save_credential
+from tests.support.desk import complaint
 
 Captured = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(VARIABLE, raising=False)
-
-
-@pytest.fixture
-def realm(capsys: Captured) -> None:
-    """A realm in realm.key with the credential store.iris."""
-    assert run_command(["keys", "realm", "realm.key"]) == 0
-    assert run_command(["keys", "cluster", "realm.key", "store", "--out", "store.iris"]) == 0
-    capsys.readouterr()
 
 
 def shown(file: str, capsys: Captured) -> dict[str, Any]:
@@ -41,14 +28,6 @@ def shown(file: str, capsys: Captured) -> dict[str, Any]:
     assert run_command(["keys", "show", file, "--json"]) == 0
     fields: dict[str, Any] = json.loads(capsys.readouterr().out)
     return fields
-
-
-def complaint(capsys: Captured) -> str:
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("iris: ")
-    assert said.err.count("\n") == 1, said.err
-    return said.err.removeprefix("iris: ")
 
 
 def contents() -> dict[str, bytes]:

@@ -17,10 +17,8 @@ Captured = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(autouse=True)
-def _two_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+def _two_owners(_own_directory: None, capsys: Captured) -> None:
     """Ours in ours.key, with the credential shop.iris; theirs in acme.key, with store.iris and acme.bundle."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(VARIABLE, raising=False)
     for realm, cluster in (("ours.key", "shop"), ("acme.key", "store")):
         run("keys", "realm", realm)
         run("keys", "cluster", realm, cluster, "--out", f"{cluster}.iris")

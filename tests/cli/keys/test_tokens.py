@@ -15,11 +15,6 @@ Captured = pytest.CaptureFixture[str]
 NOW = 1_000_000.0
 
 
-@pytest.fixture(autouse=True)
-def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def test_a_token_is_printed_once_and_its_rights_are_written(capsys: Captured) -> None:
     rights = ["--call", "quotes", "--call", "shop.*", "--publish", "orders.>", "--days", "30"]
     assert run_command(["keys", "token", "tokens", "web", *rights]) == 0

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed
+from websockets.asyncio.client import connect
 
 import iris
 import iris.aio
 from iris.doors import withdraw
 from iris.doors.clients import ClientLimits
+from tests.doors.http.program import Program
 from tests.support.bridges import open_aio_bridge
 from tests.support.doors import Place, with_door
 
@@ -27,35 +26,6 @@ RIGHTS = {
     "read": ("billing/orders.>", "orders.tea"),
     "lease": ("door/leader", "greeters/>"),
 }
-
-
-class Program:
-    """A program at the door, as one in any language would be."""
-
-    def __init__(self, socket: ClientConnection) -> None:
-        self.socket = socket
-
-    async def next(self) -> dict[str, Any]:
-        """Return the next message, a payload of bytes in it as such."""
-        message = await self.socket.recv()
-        if isinstance(message, str):
-            return dict(json.loads(message))
-        head, _, payload = message.partition(b"\n")
-        return {**json.loads(head), "payload": payload}
-
-    async def send(self, kind: str, **fields: Any) -> None:
-        await self.socket.send(json.dumps({"type": kind, **fields}))
-
-    async def ending(self) -> tuple[int, str]:
-        """Read to the end; return the code and the reason of the close."""
-        with pytest.raises(ConnectionClosed) as closed:
-            await self._read_all()
-        assert closed.value.rcvd is not None
-        return closed.value.rcvd.code, closed.value.rcvd.reason
-
-    async def _read_all(self) -> None:
-        while True:
-            await self.socket.recv()
 
 
 @asynccontextmanager

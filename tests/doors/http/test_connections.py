@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from iris.doors.http import HttpLimits, connections
+from iris.doors.http import HttpLimits
 from tests.doors.http.test_attacks import frame, is_well, upgrade
 from tests.support.doors import Place, Run, rest_of, with_door
 
@@ -205,40 +205,32 @@ async def test_who_is_cut_off_by_a_reset_leaves_nothing(place: Place) -> None:
     await is_well(place)
 
 
-def test_who_does_not_answer_the_close_of_a_tunnel_is_cut_off(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_CLOSING", 0.2)
+@with_door(patched={"iris.doors.http.connections._CLOSING": 0.2})
+async def test_who_does_not_answer_the_close_of_a_tunnel_is_cut_off(place: Place) -> None:
+    async with place.dial() as (reader, writer):
+        writer.write(upgrade(place) + frame(0x81, b"no JSON"))
+        async with asyncio.timeout(5):
+            assert b"malformed" in await rest_of(reader)
+    assert place.door.statistics().connections == 0
+    await is_well(place)
 
-    async def work(place: Place) -> None:
+
+@with_door(patched={"iris.doors.http.connections._MESSAGE_WITHIN": 0.3})
+async def test_a_message_that_does_not_end_costs_its_tunnel(place: Place) -> None:
+    for unfinished in (frame(0x02, b"x"), frame(0x82, b"x", size=1000), frame(0x82, b"x" * 9)[:4]):
         async with place.dial() as (reader, writer):
-            writer.write(upgrade(place) + frame(0x81, b"no JSON"))
-            async with asyncio.timeout(5):
-                assert b"malformed" in await rest_of(reader)
-        assert place.door.statistics().connections == 0
-        await is_well(place)
-
-    run(work)
-
-
-def test_a_message_that_does_not_end_costs_its_tunnel(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_MESSAGE_WITHIN", 0.3)
-
-    async def work(place: Place) -> None:
-        for unfinished in (frame(0x02, b"x"), frame(0x82, b"x", size=1000), frame(0x82, b"x" * 9)[:4]):
-            async with place.dial() as (reader, writer):
-                writer.write(upgrade(place) + unfinished)
-                assert b"a message is whole after 0.3 s" in await rest_of(reader)
-        async with place.dial() as (reader, writer):
-            writer.write(upgrade(place) + frame(0x81, b'{"credit":9}') + frame(0x89, b"ping")[:3])
-            await reader.readuntil(b'{"credit":16}')
-            writer.write(frame(0x89, b"ping")[3:])
-            await reader.readuntil(b"ping")
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.5):
-                    await reader.read(1)
-            writer.write(frame(0x82, b"echo"))
-            await reader.readuntil(b"echo")
-
-    run(work)
+            writer.write(upgrade(place) + unfinished)
+            assert b"a message is whole after 0.3 s" in await rest_of(reader)
+    async with place.dial() as (reader, writer):
+        writer.write(upgrade(place) + frame(0x81, b'{"credit":9}') + frame(0x89, b"ping")[:3])
+        await reader.readuntil(b'{"credit":16}')
+        writer.write(frame(0x89, b"ping")[3:])
+        await reader.readuntil(b"ping")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await reader.read(1)
+        writer.write(frame(0x82, b"echo"))
+        await reader.readuntil(b"echo")
 
 
 @with_door()

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
 import iris
@@ -20,6 +20,7 @@ from iris.doors import grant, withdraw
 from iris.doors.clients import ClientLimits
 from iris.patterns.request import DRAINING
 from iris.patterns.service import Unserved
+from tests.doors.http.program import Program
 from tests.support.door_messages import check
 from tests.support.doors import Place, Run, with_door
 from tests.support.walks import Calls, documented
@@ -29,53 +30,30 @@ PROTOCOL = Subprotocol("iris.serve.1")
 RIGHTS = {"call": (">",), "serve": ("orders", "others")}
 
 
-class Program:
-    """A program that serves, as a client in any language would be."""
-
-    def __init__(self, socket: ClientConnection) -> None:
-        self.socket = socket
+class Server(Program):
+    """A program that serves; what it receives is as the pages say."""
 
     async def next(self) -> dict[str, Any]:
-        """Return the next message, a payload of bytes in it as such."""
-        message = await self.socket.recv()
-        if isinstance(message, str):
-            read = dict(json.loads(message))
-        else:
-            head, _, payload = message.partition(b"\n")
-            read = {**json.loads(head), "payload": payload}
+        read = await super().next()
         check("door", read)
         return read
-
-    async def send(self, kind: str, **fields: Any) -> None:
-        await self.socket.send(json.dumps({"type": kind, **fields}))
 
     async def send_bytes(self, payload: bytes, kind: str, **fields: Any) -> None:
         await self.socket.send(json.dumps({"type": kind, **fields}).encode() + b"\n" + payload)
 
-    async def ending(self) -> tuple[int, str]:
-        """Read to the end; return the code and the reason of the close."""
-        with pytest.raises(ConnectionClosed) as closed:
-            await self._read_all()
-        assert closed.value.rcvd is not None
-        return closed.value.rcvd.code, closed.value.rcvd.reason
-
-    async def _read_all(self) -> None:
-        while True:
-            await self.socket.recv()
-
 
 @asynccontextmanager
-async def dialled(place: Place, path: str = "orders", token: str | None = None) -> AsyncGenerator[Program]:
+async def dialled(place: Place, path: str = "orders", token: str | None = None) -> AsyncGenerator[Server]:
     url = f"ws://{place.address[0]}:{place.address[1]}/serve/{path}"
     bearer = {"authorization": f"Bearer {token or place.token}"}
     async with connect(
         url, additional_headers=bearer, subprotocols=[PROTOCOL], max_queue=None, ping_interval=None
     ) as socket:
-        yield Program(socket)
+        yield Server(socket)
 
 
 @asynccontextmanager
-async def serving(place: Place, path: str = "orders", token: str | None = None) -> AsyncGenerator[Program]:
+async def serving(place: Place, path: str = "orders", token: str | None = None) -> AsyncGenerator[Server]:
     async with dialled(place, path, token) as program:
         ready = await program.next()
         assert ready["type"] == "ready"
@@ -83,7 +61,7 @@ async def serving(place: Place, path: str = "orders", token: str | None = None) 
         yield program
 
 
-async def serve_all(program: Program, seconds: float = 0.0) -> None:
+async def serve_all(program: Server, seconds: float = 0.0) -> None:
     """Answer every request by its payload, each after a while."""
 
     async def answer(asked: dict[str, Any]) -> None:
@@ -357,14 +335,14 @@ def test_a_door_that_closes_has_programs_finish(run: Run) -> None:
     asking: list[asyncio.Task[Any]] = []
 
     async def work(place: Place) -> None:
-        async def finish(program: Program, asked: dict[str, Any]) -> None:
+        async def finish(program: Server, asked: dict[str, Any]) -> None:
             async with program.socket:
                 assert await program.next() == {"type": "drain"}
                 await program.send("reply", id=asked["id"], payload="done")
                 assert await program.ending() == (1000, "")
 
         url = f"ws://{place.address[0]}:{place.address[1]}/serve/orders"
-        program = Program(await connect(url, additional_headers=place.bearer))
+        program = Server(await connect(url, additional_headers=place.bearer))
         await program.next()
         await place.member.wait_for("orders")
         asking.append(asyncio.create_task(place.member.request("orders", 1, timeout=60)))
@@ -582,7 +560,7 @@ async def test_programs_share_the_requests(place: Place) -> None:
     """By capacity, when all of it is used.  ``benchmarks.door_programs`` has members in Python beside them."""
     counts = Counter[str]()
 
-    async def count(program: Program, name: str) -> None:
+    async def count(program: Server, name: str) -> None:
         async def answer(asked: dict[str, Any]) -> None:
             counts[name] += 1
             await asyncio.sleep(0.2)

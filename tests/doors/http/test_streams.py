@@ -244,25 +244,21 @@ async def test_what_cannot_be_followed_is_refused(place: Place, query: str) -> N
     assert told.status in (400, 403)
 
 
-def test_what_a_client_follows_ends_with_its_token(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients_module, "_REREAD", 0.01)
-
-    async def work(place: Place) -> None:
-        following = asyncio.ensure_future(place.clients.follow())
-        async with place.follow("topic=a") as reader, place.dial() as (kept, writer):
-            writer.write(place.head("POST", "/request/greeters", "content-length: 1") + b"x")
-            await kept.readuntil(b"\r\n\r\nx")
-            full = await place.fetch("GET", "/subscribe?topic=a")
-            assert (full.status, full.json()["code"]) == (429, "too_many_streams")
-            withdraw(place.tokens, "web")
-            kind, told = await next_event(reader)
-            assert (kind, told["status"], told["code"]) == ("end", 401, "ended")
-            writer.write(place.head("POST", "/request/greeters", "content-length: 1") + b"x")
-            assert (await kept.readline()).startswith(b"HTTP/1.1 401")
-        assert (await place.fetch("GET", "/subscribe?topic=a")).status == 401
-        following.cancel()
-
-    run(work, limits=ClientLimits(streams=1))
+@with_door(patched={"iris.doors.clients._REREAD": 0.01}, limits=ClientLimits(streams=1))
+async def test_what_a_client_follows_ends_with_its_token(place: Place) -> None:
+    following = asyncio.ensure_future(place.clients.follow())
+    async with place.follow("topic=a") as reader, place.dial() as (kept, writer):
+        writer.write(place.head("POST", "/request/greeters", "content-length: 1") + b"x")
+        await kept.readuntil(b"\r\n\r\nx")
+        full = await place.fetch("GET", "/subscribe?topic=a")
+        assert (full.status, full.json()["code"]) == (429, "too_many_streams")
+        withdraw(place.tokens, "web")
+        kind, told = await next_event(reader)
+        assert (kind, told["status"], told["code"]) == ("end", 401, "ended")
+        writer.write(place.head("POST", "/request/greeters", "content-length: 1") + b"x")
+        assert (await kept.readline()).startswith(b"HTTP/1.1 401")
+    assert (await place.fetch("GET", "/subscribe?topic=a")).status == 401
+    following.cancel()
 
 
 @in_realm

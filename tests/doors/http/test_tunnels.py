@@ -11,10 +11,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
-from iris.doors import clients as clients_module
 from iris.doors import withdraw
 from iris.doors.http import HttpLimits
-from tests.support.doors import Place, Run, with_door
+from tests.support.doors import Place, with_door
 
 
 def open_tunnel(place: Place, path: str = "greeters", token: str | None = None) -> connect:
@@ -122,20 +121,16 @@ async def test_a_client_that_breaks_the_rules_loses_its_tunnel_alone(place: Plac
         assert await hear(honest) == b"still"
 
 
-def test_a_tunnel_ends_with_its_token(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients_module, "_REREAD", 0.01)
-
-    async def work(place: Place) -> None:
-        following = asyncio.ensure_future(place.clients.follow())
-        async with open_tunnel(place) as socket:
-            await say(socket, credit=9)
-            await socket.send(b"x")
-            assert await hear(socket) == b"x"
-            withdraw(place.tokens, "web")
-            assert await ending(socket) == (4401, "ended: the token has ended, or the door closes")
-        following.cancel()
-
-    run(work)
+@with_door(patched={"iris.doors.clients._REREAD": 0.01})
+async def test_a_tunnel_ends_with_its_token(place: Place) -> None:
+    following = asyncio.ensure_future(place.clients.follow())
+    async with open_tunnel(place) as socket:
+        await say(socket, credit=9)
+        await socket.send(b"x")
+        assert await hear(socket) == b"x"
+        withdraw(place.tokens, "web")
+        assert await ending(socket) == (4401, "ended: the token has ended, or the door closes")
+    following.cancel()
 
 
 @with_door(rights={"call": ("greeters", "greeters2")})

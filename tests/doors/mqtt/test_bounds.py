@@ -14,9 +14,9 @@ from typing import Any
 import mqtt5
 import pytest
 
-from iris.doors import accepting, grant
+from iris.doors import grant
 from iris.doors.clients import ClientLimits
-from iris.doors.mqtt import door, publishing, reading, wire
+from iris.doors.mqtt import door, reading
 from iris.doors.mqtt.packets import Reason
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
 from tests.doors.mqtt.place import Place, Raw, connect_3, frame, publish_3, storing, subscribe_3, text
@@ -53,47 +53,35 @@ async def test_what_is_no_connect_costs_its_connection(place: Place, sent: bytes
     await is_well(place)
 
 
-def test_who_does_not_say_who_it_is_in_time_is_turned_away(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@with_door(patched={"iris.doors.mqtt.door._CONNECT_WITHIN": 0.2})
+async def test_who_does_not_say_who_it_is_in_time_is_turned_away(place: Place) -> None:
     """``until`` asserts that they are counted, ``is_well`` that others are served meanwhile."""
-    monkeypatch.setattr(door, "_CONNECT_WITHIN", 0.2)
+    async with AsyncExitStack() as stack:
+        for number in range(12):
+            raw = await stack.enter_async_context(place.dial())
+            raw.send(connect_3(place.token)[: number % 9])
+        await is_well(place)
+    await place.until(lambda: place.door.statistics().turned_away == 12)
 
-    async def work(place: Place) -> None:
-        async with AsyncExitStack() as stack:
-            for number in range(12):
-                raw = await stack.enter_async_context(place.dial())
-                raw.send(connect_3(place.token)[: number % 9])
+
+@with_door(patched={"iris.doors.accepting.UNAUTHENTICATED": 4})
+async def test_strangers_who_say_nothing_make_room_for_those_who_do(place: Place) -> None:
+    async with AsyncExitStack() as stack:
+        silent = [await stack.enter_async_context(place.dial()) for _ in range(12)]
+        async with asyncio.timeout(5):  # half of what those have to say who they are
             await is_well(place)
-        await place.until(lambda: place.door.statistics().turned_away == 12)
-
-    run(work)
-
-
-def test_strangers_who_say_nothing_make_room_for_those_who_do(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accepting, "UNAUTHENTICATED", 4)
-
-    async def work(place: Place) -> None:
-        async with AsyncExitStack() as stack:
-            silent = [await stack.enter_async_context(place.dial()) for _ in range(12)]
-            async with asyncio.timeout(5):  # half of what those have to say who they are
-                await is_well(place)
-                for raw in silent[:8]:
-                    assert await raw.end() == b""
-
-    run(work)
+            for raw in silent[:8]:
+                assert await raw.end() == b""
 
 
-def test_a_crowd_that_comes_at_once_gets_in(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@with_door(patched={"iris.doors.accepting.UNAUTHENTICATED": 8})
+async def test_a_crowd_that_comes_at_once_gets_in(place: Place) -> None:
     """Those that are nearest to their end are not cut off for those that have just come."""
-    monkeypatch.setattr(accepting, "UNAUTHENTICATED", 8)
-
-    async def work(place: Place) -> None:
-        async with AsyncExitStack() as stack:
-            crowd = [await stack.enter_async_context(place.dial()) for _ in range(60)]
-            for raw in crowd:
-                raw.send(connect_3(place.token))
-            assert [await raw.frame() for raw in crowd] == [b"\x20\x02\x00\x00"] * 60
-
-    run(work)
+    async with AsyncExitStack() as stack:
+        crowd = [await stack.enter_async_context(place.dial()) for _ in range(60)]
+        for raw in crowd:
+            raw.send(connect_3(place.token))
+        assert [await raw.frame() for raw in crowd] == [b"\x20\x02\x00\x00"] * 60
 
 
 def test_what_a_stranger_sends_is_not_looked_at_but_for_the_token(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,21 +414,17 @@ async def test_what_is_acknowledged_comes_also_where_it_has_the_largest_size(pla
         assert any(topic == "t.large" for topic, _ in stored)
 
 
-def test_a_client_that_does_not_read_at_all_is_disconnected(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@with_door(patched={"iris.doors.mqtt.wire._STALLED": 0.2})
+async def test_a_client_that_does_not_read_at_all_is_disconnected(place: Place) -> None:
     """``run`` bounds the wait for the end and the will; ``is_well`` asserts that others are served."""
-    monkeypatch.setattr(wire, "_STALLED", 0.2)
-
-    async def work(place: Place) -> None:
-        async with place.dial(SO_RCVBUF=4096, limit=1) as raw:
-            await raw.join(place.token, will=mqtt5.Will("wills"))
-            await raw.follow("a")
-            async with place.member.subscribe("wills") as events:
-                while not place.door.statistics().stalled:
-                    await place.member.publish("a", bytes(200_000))
-                await anext(events)
-        await is_well(place)
-
-    run(work)
+    async with place.dial(SO_RCVBUF=4096, limit=1) as raw:
+        await raw.join(place.token, will=mqtt5.Will("wills"))
+        await raw.follow("a")
+        async with place.member.subscribe("wills") as events:
+            while not place.door.statistics().stalled:
+                await place.member.publish("a", bytes(200_000))
+            await anext(events)
+    await is_well(place)
 
 
 @with_door()
@@ -460,19 +444,15 @@ async def test_messages_that_a_client_has_no_room_for_are_missed(place: Place) -
         assert await raw.end() == b"\x20\x03\x00\x95\x00"
 
 
-def test_who_sends_more_than_is_done_is_not_read(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "_CONFIRMED_WITHIN", 0.5)
-
-    async def work(place: Place) -> None:
-        async with place.client() as raw, place.member.subscribe_durable("a", overflow="wait") as events:
-            for number in range(1, 400):
-                raw.send(mqtt5.PublishPacket("a", bytes(50_000), qos=mqtt5.QoS.AT_LEAST_ONCE, packet_id=number))
-            first = await events.receive_batch()
-            raw.writer.transport.abort()
-            assert sum(len(event.payload) for event in first) < 4 << 20
-        await place.until(lambda: not place.door.statistics().connections)
-
-    run(work)
+@with_door(patched={"iris.doors.mqtt.publishing._CONFIRMED_WITHIN": 0.5})
+async def test_who_sends_more_than_is_done_is_not_read(place: Place) -> None:
+    async with place.client() as raw, place.member.subscribe_durable("a", overflow="wait") as events:
+        for number in range(1, 400):
+            raw.send(mqtt5.PublishPacket("a", bytes(50_000), qos=mqtt5.QoS.AT_LEAST_ONCE, packet_id=number))
+        first = await events.receive_batch()
+        raw.writer.transport.abort()
+        assert sum(len(event.payload) for event in first) < 4 << 20
+    await place.until(lambda: not place.door.statistics().connections)
 
 
 def test_a_fault_of_the_door_is_told_and_costs_one_connection(
@@ -526,22 +506,18 @@ async def test_noise_costs_its_connection(place: Place) -> None:
     await is_well(place)
 
 
-def test_a_packet_that_does_not_end_costs_its_connection(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_PACKET_WITHIN", 0.2)
-
-    async def work(place: Place) -> None:
-        for unfinished in (publish_3("a", bytes(100_000))[:-1], b"\x30", b"\x30\xff"):
-            async with place.old_client(keep_alive=0) as raw:
-                raw.send(unfinished)
-                assert await raw.end() == b""
-        async with place.old_client(keep_alive=0) as idle:
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.4):
-                    await idle.frame()
-            idle.send(b"\xc0\x00")
-            assert await idle.frame() == b"\xd0\x00"
-
-    run(work)
+@with_door(patched={"iris.doors.mqtt.reading._PACKET_WITHIN": 0.2})
+async def test_a_packet_that_does_not_end_costs_its_connection(place: Place) -> None:
+    for unfinished in (publish_3("a", bytes(100_000))[:-1], b"\x30", b"\x30\xff"):
+        async with place.old_client(keep_alive=0) as raw:
+            raw.send(unfinished)
+            assert await raw.end() == b""
+    async with place.old_client(keep_alive=0) as idle:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.4):
+                await idle.frame()
+        idle.send(b"\xc0\x00")
+        assert await idle.frame() == b"\xd0\x00"
 
 
 @with_door(limits=ClientLimits(bytes=100_000))

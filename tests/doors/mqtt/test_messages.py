@@ -19,7 +19,7 @@ import iris.aio
 from iris.doors import clients as clients_module
 from iris.doors import grant, withdraw
 from iris.doors.clients import ClientLimits, Clients
-from iris.doors.mqtt import open_mqtt_door, publishing
+from iris.doors.mqtt import open_mqtt_door
 from iris.doors.mqtt.others import TOPIC, key_of
 from iris.testing import inspect
 from tests.doors.mqtt.place import (
@@ -206,25 +206,21 @@ async def test_what_another_client_clears_or_retains_is_on_no_former_account(pla
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_what_is_not_stored_in_time_is_not_acknowledged(run: Run, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(publishing, "_CONFIRMED_WITHIN", 0.2)
-
-    async def work(place: Place) -> None:
-        async with place.member.subscribe_durable("a") as events:
-            async with place.client() as raw:
-                raw.send(*(PublishPacket("a", b"", qos=ONCE, packet_id=one + 1) for one in range(count)))
-                for one in range(count):
-                    told = await raw.hear()
-                    assert (told.packet_id, int(told.reason_code)) == (one + 1, 0x83)
-                    assert "within 0.2 s" in told.reason_str
-            async with place.old_client() as raw:
-                raw.send(publish_3("a", qos=1))
-                await events.confirm([await anext(events) for _ in range(count + 1)])
-                assert await raw.frame() == b"\x40\x02\x00\x01"
-                raw.send(*(publish_3("a", qos=1, packet_id=one + 2) for one in range(count)))
-                assert await raw.end() == b""
-
-    run(work)
+@with_door(patched={"iris.doors.mqtt.publishing._CONFIRMED_WITHIN": 0.2})
+async def test_what_is_not_stored_in_time_is_not_acknowledged(place: Place, count: int) -> None:
+    async with place.member.subscribe_durable("a") as events:
+        async with place.client() as raw:
+            raw.send(*(PublishPacket("a", b"", qos=ONCE, packet_id=one + 1) for one in range(count)))
+            for one in range(count):
+                told = await raw.hear()
+                assert (told.packet_id, int(told.reason_code)) == (one + 1, 0x83)
+                assert "within 0.2 s" in told.reason_str
+        async with place.old_client() as raw:
+            raw.send(publish_3("a", qos=1))
+            await events.confirm([await anext(events) for _ in range(count + 1)])
+            assert await raw.frame() == b"\x40\x02\x00\x01"
+            raw.send(*(publish_3("a", qos=1, packet_id=one + 2) for one in range(count)))
+            assert await raw.end() == b""
 
 
 @pytest.mark.parametrize("payload", [b'"\\ud800"', b"1" * 400, b"[" * 5000 + b"]" * 5000, b"NaN", b'{"a":' * 200])
@@ -519,22 +515,18 @@ def test_a_will_is_published_by_the_rights_of_the_token_that_has_replaced_the_fo
     assert ("its will was not published" in caplog.text) is not may_still
 
 
-def test_a_token_that_is_withdrawn_ends_the_connection(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients_module, "_REREAD", 0.01)
-
-    async def work(place: Place) -> None:
-        following = asyncio.ensure_future(place.clients.follow())
-        try:
-            async with place.client(will=mqtt5.Will("wills")) as raw:
-                assert await raw.follow("a") == [0]
-                withdraw(place.tokens, "sensor")
-                assert int((await raw.hear()).reason_code) == 0x87
-                assert await raw.end() == b""
-        finally:
-            following.cancel()
-        assert place.door.statistics().published == 0  # no will of who may do nothing
-
-    run(work)
+@with_door(patched={"iris.doors.clients._REREAD": 0.01})
+async def test_a_token_that_is_withdrawn_ends_the_connection(place: Place) -> None:
+    following = asyncio.ensure_future(place.clients.follow())
+    try:
+        async with place.client(will=mqtt5.Will("wills")) as raw:
+            assert await raw.follow("a") == [0]
+            withdraw(place.tokens, "sensor")
+            assert int((await raw.hear()).reason_code) == 0x87
+            assert await raw.end() == b""
+    finally:
+        following.cancel()
+    assert place.door.statistics().published == 0  # no will of who may do nothing
 
 
 def test_a_door_that_closes_says_so(

@@ -14,7 +14,7 @@ from typing import Any
 import pynng
 import pytest
 
-from iris.doors.nng import answering, counters, open_nng_door, sockets
+from iris.doors.nng import answering, counters, open_nng_door
 from iris.doors.nng.sockets import Room
 from iris.kernel.errors import ConfigError
 from tests.doors.nng.place import GREETINGS, Place, framed, open_place
@@ -70,16 +70,12 @@ async def test_messages_that_wait_have_so_many_bytes_together_and_come_in_turn()
     assert (began, room.taken) == ([0, 1, 3, 4], 0)
 
 
-def test_one_that_announces_a_message_and_sends_none_is_ended(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sockets, "_MESSAGE_TIMEOUT", 0.2)
-
-    async def work(place: Place) -> None:
-        async with place.dial("push") as raw:
-            raw.writer.write(b"\x01" + (900).to_bytes(8, "big") + b"x")
-            assert await raw.is_ended()
-        assert await is_served(place)
-
-    run(work, max_payload=1000)
+@with_door(patched={"iris.doors.nng.sockets._MESSAGE_TIMEOUT": 0.2}, max_payload=1000)
+async def test_one_that_announces_a_message_and_sends_none_is_ended(place: Place) -> None:
+    async with place.dial("push") as raw:
+        raw.writer.write(b"\x01" + (900).to_bytes(8, "big") + b"x")
+        assert await raw.is_ended()
+    assert await is_served(place)
 
 
 @with_door(max_connections=2)
@@ -136,40 +132,29 @@ async def test_a_connection_has_so_many_calls_at_a_time_and_others_have_theirs(p
     await place.until(lambda: place.door.statistics().given_up == limit)
 
 
-def test_who_does_not_take_answers_holds_up_nobody_and_is_ended(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answering, "_PATIENCE", 1.0)
-
-    async def work(place: Place) -> None:
-        async with place.dial("req") as lazy:
-            lazy.stop_reading()
-            for number in range(8):
-                lazy.ask(b"greeters\n" + bytes(500_000), number)
-            await place.connected("req", 1)
-            assert await is_served(place)
-            await place.until(lambda: place.door.statistics().stalled == 1)
+@with_door(patched={"iris.doors.nng.answering._PATIENCE": 1.0})
+async def test_who_does_not_take_answers_holds_up_nobody_and_is_ended(place: Place) -> None:
+    async with place.dial("req") as lazy:
+        lazy.stop_reading()
+        for number in range(8):
+            lazy.ask(b"greeters\n" + bytes(500_000), number)
+        await place.connected("req", 1)
         assert await is_served(place)
+        await place.until(lambda: place.door.statistics().stalled == 1)
+    assert await is_served(place)
 
-    run(work)
 
-
-def test_of_many_who_take_no_answers_those_are_ended_that_keep_the_door_longest(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(answering, "WORKERS", 24)
-    monkeypatch.setattr(answering, "_UNTAKEN", 8)
-
-    async def work(place: Place) -> None:
-        async with AsyncExitStack() as stack:
-            for _ in range(20):
-                lazy = await stack.enter_async_context(place.dial("req"))
-                lazy.stop_reading()
-                for number in range(12):
-                    lazy.ask(b"greeters\n" + bytes(500_000), number)
-            await place.until(lambda: place.door.statistics().stalled > 3)
-            for _ in range(20):
-                assert await is_served(place)
-
-    run(work)
+@with_door(patched={"iris.doors.nng.answering.WORKERS": 24, "iris.doors.nng.answering._UNTAKEN": 8})
+async def test_of_many_who_take_no_answers_those_are_ended_that_keep_the_door_longest(place: Place) -> None:
+    async with AsyncExitStack() as stack:
+        for _ in range(20):
+            lazy = await stack.enter_async_context(place.dial("req"))
+            lazy.stop_reading()
+            for number in range(12):
+                lazy.ask(b"greeters\n" + bytes(500_000), number)
+        await place.until(lambda: place.door.statistics().stalled > 3)
+        for _ in range(20):
+            assert await is_served(place)
 
 
 @with_door()

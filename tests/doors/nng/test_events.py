@@ -9,7 +9,6 @@ from typing import Any
 import pynng
 import pytest
 
-from iris.doors import clients as clients_module
 from iris.doors import grant, withdraw
 from iris.doors.clients import ClientLimits
 from iris.doors.nng import counters, events
@@ -232,24 +231,20 @@ def test_what_fails_is_in_the_log_and_begins_anew(
     assert record.levelname == "ERROR"
 
 
-def test_who_takes_nothing_is_ended_and_who_reads_is_not(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "_LOOK", 1.0)
-
-    async def work(place: Place) -> None:
-        async with place.dial("sub") as raw:
-            raw.stop_reading()
-            with await following(place, b"a ", count=2, recv_buffer_size=8192) as sub:
-                await until_followed(place, "b")
-                while not place.door.statistics().stalled:
-                    await place.member.publish("a", bytes(100_000))
-                    await event_at(sub)
-                await place.connected("sub", 1)
-                await place.member.publish("a", b"still")
-                while (await event_at(sub))[4] != b"still":
-                    pass
-        assert place.door.statistics().stalled == 1
-
-    run(work)
+@with_door(patched={"iris.doors.nng.events._LOOK": 1.0})
+async def test_who_takes_nothing_is_ended_and_who_reads_is_not(place: Place) -> None:
+    async with place.dial("sub") as raw:
+        raw.stop_reading()
+        with await following(place, b"a ", count=2, recv_buffer_size=8192) as sub:
+            await until_followed(place, "b")
+            while not place.door.statistics().stalled:
+                await place.member.publish("a", bytes(100_000))
+                await event_at(sub)
+            await place.connected("sub", 1)
+            await place.member.publish("a", b"still")
+            while (await event_at(sub))[4] != b"still":
+                pass
+    assert place.door.statistics().stalled == 1
 
 
 @pytest.mark.parametrize(("size", "most"), [(1_000_000, 16), (100_000, 167), (1000, 256)])
@@ -285,26 +280,23 @@ def test_an_event_too_large_for_clients_is_a_gap(run: Run, caplog: pytest.LogCap
     assert "an event on a has " in caplog.text
 
 
-def test_who_follows_is_sent_what_the_client_may_see_by_now(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients_module, "_REREAD", 0.01)
-    monkeypatch.setattr(events, "_PAUSE", 0.01)
-
-    async def work(place: Place) -> None:
-        reading = asyncio.ensure_future(place.clients.follow())
-        with await following(place, b"") as sub:
-            await until_followed(place, "a")
-            withdraw(place.tokens, "tools")
-            await place.until(lambda: len(place.clients) == 0)
-            grant(place.tokens, "tools", subscribe=("b",))
-            await until_followed(place, "b")
-            await place.member.publish("a", "last")
-            await place.member.publish("b", "last")
-            while (event := await event_at(sub))[4] != b"last":
-                pass
-            assert event[0] == "b"
-        reading.cancel()
-
-    run(work, rights={"subscribe": ("a",)})
+@with_door(
+    patched={"iris.doors.clients._REREAD": 0.01, "iris.doors.nng.events._PAUSE": 0.01}, rights={"subscribe": ("a",)}
+)
+async def test_who_follows_is_sent_what_the_client_may_see_by_now(place: Place) -> None:
+    reading = asyncio.ensure_future(place.clients.follow())
+    with await following(place, b"") as sub:
+        await until_followed(place, "a")
+        withdraw(place.tokens, "tools")
+        await place.until(lambda: len(place.clients) == 0)
+        grant(place.tokens, "tools", subscribe=("b",))
+        await until_followed(place, "b")
+        await place.member.publish("a", "last")
+        await place.member.publish("b", "last")
+        while (event := await event_at(sub))[4] != b"last":
+            pass
+        assert event[0] == "b"
+    reading.cancel()
 
 
 def test_a_topic_that_was_forgotten_is_counted_anew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,11 @@ import json
 
 import msgpack
 import pynng
-import pytest
 
-from iris.doors import clients as clients_module
 from iris.doors import grant, withdraw
 from iris.doors.clients import ClientLimits
 from tests.doors.nng.place import Place
-from tests.support.doors import Run, with_door
+from tests.support.doors import with_door
 
 ANSWERS = [
     (b"greeters", b"200 bytes\n"),
@@ -76,21 +74,17 @@ async def test_a_client_may_ask_what_its_token_permits(place: Place) -> None:
     assert answer == b"403 not_allowed\nclient tools may not call 'door'"
 
 
-def test_nobody_asks_with_a_token_that_has_ended(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients_module, "_REREAD", 0.01)
-
-    async def work(place: Place) -> None:
-        following = asyncio.ensure_future(place.clients.follow())
-        withdraw(place.tokens, "tools")
-        while (answer := await place.ask(b"greeters")).startswith((b"200", b"401 ended")):
-            pass  # "ended" tells whom the withdrawal meets while it asks
-        assert answer == b"401 no_such_client\nthere is no client tools, or its time is over"
-        grant(place.tokens, "tools", call=("greeters",))
-        while not (await place.ask(b"greeters")).startswith(b"200"):
-            pass
-        following.cancel()
-
-    run(work)
+@with_door(patched={"iris.doors.clients._REREAD": 0.01})
+async def test_nobody_asks_with_a_token_that_has_ended(place: Place) -> None:
+    following = asyncio.ensure_future(place.clients.follow())
+    withdraw(place.tokens, "tools")
+    while (answer := await place.ask(b"greeters")).startswith((b"200", b"401 ended")):
+        pass  # "ended" tells whom the withdrawal meets while it asks
+    assert answer == b"401 no_such_client\nthere is no client tools, or its time is over"
+    grant(place.tokens, "tools", call=("greeters",))
+    while not (await place.ask(b"greeters")).startswith(b"200"):
+        pass
+    following.cancel()
 
 
 @with_door()

@@ -21,25 +21,12 @@ from iris.spark_bridge.datasource.json_values import pack, unpack
 from iris.spark_bridge.events.schema import SCHEMA
 from iris.spark_bridge.session.columns.protobuf import MARKED, marked
 from tests.spark_bridge.attacks.test_columns_letters import letters
-from tests.spark_bridge.attacks.test_columns_values import CORRUPT, frame, long, record, rows_differ
+from tests.spark_bridge.attacks.test_columns_values import CORRUPT, record, rows_differ
 from tests.spark_bridge.session.columns.test_parse import head
 from tests.support.bridges import BridgeProcess
-from tests.support.spark_packages import AVRO, spark_packages
+from tests.support.payloads import frame, long
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
-
-
-@pytest.fixture
-def avro(spark: SparkSession) -> SparkSession:
-    """A session that reads Avro."""
-    if not any(AVRO[0] in package.name for package in spark_packages()):
-        pytest.skip("the package for Avro is not on this machine, and mvn is missing or does not find it")
-    return spark
+pytestmark = pytest.mark.long
 
 
 def test_avro_that_is_cut_or_flipped_harms_no_row_beside_it(avro: SparkSession) -> None:

@@ -13,12 +13,7 @@ from pyspark.sql import functions as fn
 from iris import spark_bridge
 from tests.support.bridges import BridgeProcess, publish
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
+pytestmark = pytest.mark.long
 
 
 def letters(spark: SparkSession, topic: str = "bad") -> Counter[tuple[Any, ...]]:

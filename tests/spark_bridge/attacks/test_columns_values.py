@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StructType
 
@@ -17,20 +17,10 @@ from iris import spark_bridge
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge.datasource.json_values import pack, unpack
 from iris.spark_bridge.events.schema import SCHEMA
-from tests.support.spark_packages import AVRO, spark_packages
+from tests.support.payloads import frame, long
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
+pytestmark = pytest.mark.long
 CORRUPT = ("_corrupt_record", "_corrupt_reason")
-
-
-def frame(spark: SparkSession, *values: bytes | None) -> DataFrame:
-    rows = [(at, None if value is None else bytearray(value)) for at, value in enumerate(values)]
-    return spark.createDataFrame(rows, "offset INT, value BINARY").coalesce(1)
 
 
 def rows_differ(spark: SparkSession, fields: str, values: list[bytes], **options: str) -> list[bytes]:
@@ -220,22 +210,6 @@ def test_values_of_all_kinds_come_back_from_json() -> None:
 def record(*kinds: Any) -> str:
     fields = [{"name": f"f{at}", "type": kind} for at, kind in enumerate(kinds)]
     return json.dumps({"type": "record", "name": "R", "fields": fields})
-
-
-def long(number: int) -> bytes:
-    number, found = ((number << 1) ^ (number >> 63)) & (2**64 - 1), bytearray()
-    while number > 127:
-        found.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*found, number])
-
-
-@pytest.fixture
-def avro(spark: SparkSession) -> SparkSession:
-    """A session that reads Avro."""
-    if not any(AVRO[0] in package.name for package in spark_packages()):
-        pytest.skip("the package for Avro is not on this machine, and mvn is missing or does not find it")
-    return spark
 
 
 ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}

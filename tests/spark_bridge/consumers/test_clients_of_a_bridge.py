@@ -11,8 +11,8 @@ import trio
 import iris
 from iris.node.node import Node
 from iris.spark_bridge.client import BridgeClient
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
+from tests.support.bridge_members import open_member
 
 
 @pytest.fixture
@@ -20,8 +20,7 @@ async def nodes(tmp_path: Path) -> AsyncIterator[tuple[Node, Node]]:
     """A member and a client; the client comes by the member, and not by the bridge."""
     async with (
         open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=["orders.>", "jobs", "jobs.dead"], directory=tmp_path),
+        open_member(network, tmp_path, topics=["orders.>", "jobs", "jobs.dead"]),
         network.open_node("desk", host="desk") as desk,
         network.open_node("reader", client=True, seeds=["desk"]) as client,
     ):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,26 +11,11 @@ import pytest
 import trio
 
 import iris
-from iris.kernel.errors import ConfigError, NotAllowed, RemoteError
+from iris.kernel.errors import ConfigError, NotAllowed
 from iris.node.node import Node
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network
-
-
-@asynccontextmanager
-async def bridge(network: Network, directory: Path, **options: Any) -> AsyncIterator[BridgeMember]:
-    async with (
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=[">"], directory=directory, **options) as member,
-    ):
-        yield member
-
-
-@pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[tuple[Network, Node, BridgeMember]]:
-    async with open_network() as network, bridge(network, tmp_path) as member, network.open_node("desk") as node:
-        yield network, node, member
+from tests.support.bridge_members import open_member
 
 
 async def publish(node: Node, numbers: range, topic: str = "orders.new") -> None:
@@ -147,11 +130,11 @@ async def test_a_consumer_goes_on_when_its_bridge_is_restarted_without_repeats(t
         network.open_node("desk") as node,
         node.bridge().consume("orders.>", group="billing") as orders,
     ):
-        async with bridge(network, tmp_path):
+        async with open_member(network, tmp_path):
             await node.wait_for("bridge")
             await publish(node, range(10))
             assert await read(orders, 10, commit=False) == list(range(10))
-        async with bridge(network, tmp_path):
+        async with open_member(network, tmp_path):
             await node.wait_for("bridge")
             await publish(node, range(10, 20))
             assert await read(orders, 10) == list(range(10, 20))
@@ -231,13 +214,6 @@ async def test_a_group_belongs_to_the_cluster_that_has_used_it_first(desk: tuple
             await anext(theirs)
 
 
-async def test_an_offset_that_is_not_there_is_an_error(desk: tuple[Network, Node, BridgeMember]) -> None:
-    _, node, _ = desk
-    async with node.bridge().consume("orders.>", group="billing", start=7) as orders:
-        with pytest.raises(RemoteError, match="start is offset 7"):
-            await anext(orders)
-
-
 @pytest.mark.parametrize(
     ("topics", "options", "message"),
     [
@@ -311,7 +287,7 @@ async def test_a_commit_ends_with_the_error_of_a_consumer_that_has_failed_for_go
         node.bridge().consume("orders.>", group="billing") as orders,
         trio.open_nursery() as nursery,
     ):
-        async with bridge(network, tmp_path):
+        async with open_member(network, tmp_path):
             await node.wait_for("bridge")
             await publish(node, range(3))
             batch = await anext(orders)
@@ -321,7 +297,7 @@ async def test_a_commit_ends_with_the_error_of_a_consumer_that_has_failed_for_go
                 await batch.commit()
 
         nursery.start_soon(commit)
-        async with bridge(network, tmp_path, readers=["others"]):
+        async with open_member(network, tmp_path, readers=["others"]):
             with pytest.raises(NotAllowed, match="may not read"), trio.fail_after(30):
                 await anext(orders)
             with trio.fail_after(1), pytest.raises(NotAllowed, match="may not read"):
@@ -337,7 +313,7 @@ async def test_a_clock_that_is_set_lets_no_event_expire(tmp_path: Path, step: fl
 
     async with (
         open_network() as network,
-        bridge(network, tmp_path, wall_clock=wall_clock),
+        open_member(network, tmp_path, wall_clock=wall_clock),
         network.open_node("desk") as node,
     ):
         await node.publish_confirmed("orders.new", 1, expires=60.0)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,11 @@ from iris.spark_bridge.datasource.options import SourceOptions
 from iris.spark_bridge.datasource.source import IrisStreamReader
 from iris.spark_bridge.errors import QuotaExceeded
 from iris.spark_bridge.log import GROUP_IDLE, Retention, Store
-from iris.spark_bridge.server.bridge import open_bridge
-from iris.spark_bridge.server.member import BridgeMember
-from iris.testing import Network, open_network
+from iris.testing import open_network
 from tests.spark_bridge.datasource.test_losses import InThread
 from tests.support.arrivals import make_store
+from tests.support.bridge_members import open_member
+from tests.support.waiting import wait_until
 
 HOUR = 3_600_000_000
 DAY = 24 * HOUR
@@ -105,21 +104,6 @@ def test_a_time_that_is_no_good_is_refused(idle: Any) -> None:
     assert Retention().group_idle == GROUP_IDLE == 30 * 86_400
 
 
-@asynccontextmanager
-async def bridge(network: Network, directory: Path, **options: Any) -> AsyncIterator[BridgeMember]:
-    async with (
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=[">"], directory=directory, **options) as member,
-    ):
-        yield member
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(30):
-        while not condition():  # noqa: ASYNC110 -- there is no event
-            await trio.sleep(0.01)
-
-
 async def test_a_bridge_forgets_old_groups_once_it_believes_its_clock(tmp_path: Path) -> None:
     now = 1.8e9
 
@@ -128,19 +112,19 @@ async def test_a_bridge_forgets_old_groups_once_it_believes_its_clock(tmp_path: 
             assert [len(batch) async for batch in orders]
 
     async with open_network() as network, network.open_node("desk") as node:
-        async with bridge(network, tmp_path, wall_clock=lambda: now):
+        async with open_member(network, tmp_path, wall_clock=lambda: now):
             await node.wait_for("bridge")
             await node.publish_confirmed("orders.new", 1)
             await use("old")
             await use("kept")
         now += 31 * 86_400
-        async with bridge(network, tmp_path, wall_clock=lambda: now) as member:
+        async with open_member(network, tmp_path, wall_clock=lambda: now) as member:
             await node.wait_for("bridge")
             await node.publish_confirmed("orders.new", 2)
             await use("kept")
             assert groups(member.store) == {"old", "kept"}, "nothing proves that so much time has passed"
-        async with bridge(network, tmp_path, wall_clock=lambda: now) as member:
-            await until(lambda: member.statistics().expired_groups == 1)
+        async with open_member(network, tmp_path, wall_clock=lambda: now) as member:
+            await wait_until(lambda: member.statistics().expired_groups == 1)
             assert groups(member.store) == {"kept"}
 
 
@@ -148,7 +132,7 @@ async def test_an_idle_query_of_spark_gives_a_sign_of_life(tmp_path: Path, monke
     later = 0.0
     async with (
         open_network() as network,
-        bridge(network, tmp_path) as member,
+        open_member(network, tmp_path) as member,
         network.open_node("reader") as reader,
     ):
         await reader.wait_for("bridge")
@@ -181,7 +165,7 @@ async def test_an_idle_query_of_spark_gives_a_sign_of_life(tmp_path: Path, monke
 async def test_a_program_of_an_operator_has_a_group_forgotten(tmp_path: Path) -> None:
     async with (
         open_network() as network,
-        bridge(network, tmp_path) as member,
+        open_member(network, tmp_path) as member,
         network.open_node("desk") as node,
         network.open_node("bridge") as operator,
     ):

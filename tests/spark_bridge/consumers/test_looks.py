@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +18,7 @@ from iris.spark_bridge.client import BridgeClient
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network
-
-
-@asynccontextmanager
-async def bridge(network: Network, directory: Path, **options: Any) -> AsyncIterator[BridgeMember]:
-    async with (
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=[">"], directory=directory, **options) as member,
-    ):
-        yield member
-
-
-@pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[tuple[Network, Node, BridgeMember]]:
-    async with open_network() as network, bridge(network, tmp_path) as member, network.open_node("desk") as node:
-        await node.wait_for("bridge")
-        yield network, node, member
+from tests.support.bridge_members import open_member
 
 
 async def publish(node: Node, numbers: range, topic: str = "orders.new") -> None:
@@ -117,13 +101,13 @@ async def test_a_group_reads_to_the_end_and_goes_on_there(desk: tuple[Network, N
 @pytest.mark.parametrize("group", [None, "nightly"])
 async def test_the_end_stays_where_it_was_when_the_bridge_is_restarted(tmp_path: Path, group: str | None) -> None:
     async with open_network() as network, network.open_node("desk") as node:
-        async with bridge(network, tmp_path):
+        async with open_member(network, tmp_path):
             await node.wait_for("bridge")
             await publish(node, range(2_500))
         async with node.bridge().consume("orders.>", group=group, until="now") as orders:
-            async with bridge(network, tmp_path):
+            async with open_member(network, tmp_path):
                 found = [event.payload for event in await anext(orders)]
-            async with bridge(network, tmp_path):
+            async with open_member(network, tmp_path):
                 await node.wait_for("bridge")
                 await publish(node, range(2_500, 2_600))
                 assert found + await rest(orders) == list(range(2_500))
@@ -137,7 +121,7 @@ async def test_a_look_that_began_at_the_latest_loses_nothing_to_a_restart(tmp_pa
         network.open_node("desk") as node,
         node.bridge().consume("orders.>", start="latest") as orders,
     ):
-        async with bridge(network, tmp_path):
+        async with open_member(network, tmp_path):
             await node.wait_for("bridge")
             with trio.fail_after(60):
                 while not found:  # it finds the bridge, and begins behind what was there before
@@ -145,7 +129,7 @@ async def test_a_look_that_began_at_the_latest_loses_nothing_to_a_restart(tmp_pa
                     count += 1
                     with trio.move_on_after(0.05):
                         found += [event.payload for event in await anext(orders)]
-        async with bridge(network, tmp_path):
+        async with open_member(network, tmp_path):
             await node.wait_for("bridge")
             await publish(node, range(count, count + 3))
             with trio.fail_after(60):
@@ -163,7 +147,7 @@ async def test_a_bridge_that_leaves_does_not_wait_for_its_readers(tmp_path: Path
         node.bridge().consume("orders.>", group="billing") as orders,
     ):
         client = BridgeClient(node, "bridge", patience=60)
-        async with bridge(network, tmp_path) as member:
+        async with open_member(network, tmp_path) as member:
             await node.wait_for("bridge")
             await publish(node, range(1))
             for consumer in (look, orders):
@@ -178,13 +162,13 @@ async def test_a_bridge_that_leaves_does_not_wait_for_its_readers(tmp_path: Path
 
 async def test_a_log_that_is_made_anew_is_not_taken_for_its_end(tmp_path: Path) -> None:
     async with open_network() as network, network.open_node("desk") as node:
-        async with bridge(network, tmp_path / "one"):
+        async with open_member(network, tmp_path / "one"):
             await node.wait_for("bridge")
             await publish(node, range(2_500))
         async with node.bridge().consume("orders.>", until="now") as orders:
-            async with bridge(network, tmp_path / "one"):
+            async with open_member(network, tmp_path / "one"):
                 await anext(orders)
-            async with bridge(network, tmp_path / "two"):
+            async with open_member(network, tmp_path / "two"):
                 with pytest.raises(RemoteError, match="was lost and made anew"):
                     await rest(orders)
 
@@ -223,7 +207,7 @@ async def test_what_was_lost_behind_the_last_event_is_told(desk: tuple[Network, 
 async def test_a_look_takes_the_rights_of_a_subscriber(tmp_path: Path) -> None:
     async with (
         open_network() as network,
-        bridge(network, tmp_path, readers=["others"]),
+        open_member(network, tmp_path, readers=["others"]),
         network.open_node("desk") as node,
         node.bridge().consume("orders.>", until="now") as orders,
     ):

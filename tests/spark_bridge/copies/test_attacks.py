@@ -26,14 +26,14 @@ from iris.spark_bridge.copies.wire import Follow, FollowAnswer, receive_message,
 from iris.spark_bridge.errors import BridgeUnreachable
 from iris.spark_bridge.log import HeldShard
 from iris.spark_bridge.log.replication.journal import ABANDONED, ChangeHead, LogChange, Write
-from iris.spark_bridge.log.replication.replication import Position
 from iris.spark_bridge.log.segments import FileSystem
 from iris.spark_bridge.server import member
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.successor import follow, reopen
 from iris.testing import open_network
 from tests.support.arrivals import stored
-from tests.support.copies import ended, open_follower, open_primary, values, wait_copies, wait_problem
+from tests.support.copies import ended, hold, open_follower, open_primary, values, wait_copies, wait_problem
+from tests.support.waiting import wait_until
 
 
 async def test_in_a_cut_network_the_former_primary_confirms_nothing_and_shows_only_what_both_have(
@@ -275,9 +275,7 @@ async def test_a_former_primary_and_a_copy_that_lost_its_disk_make_no_second_his
             nursery.start_soon(come_back)
             for _ in range(2):  # it is as new when it comes a second time
                 async with open_follower(network, tmp_path / "another disk", "a") as emptied:
-                    with trio.fail_after(60):
-                        while not emptied.whole:  # noqa: ASYNC110 -- there is no event
-                            await trio.sleep(0.02)
+                    await wait_until(lambda: emptied.whole)
                     with pytest.raises(RequestTimeout):
                         await publisher.publish_confirmed("a", b"second", timeout=2)
                     assert not opened.is_set()
@@ -315,9 +313,7 @@ async def test_a_primary_that_was_cut_off_and_never_stopped_counts_no_copy_that_
                     await right.publish_confirmed("a", b"first", timeout=60)
             for _ in range(2):  # it is as new when it comes a second time
                 async with open_follower(network, tmp_path / "another disk", "a", host="left-3") as emptied:
-                    with trio.fail_after(60):
-                        while not emptied.whole:  # noqa: ASYNC110 -- there is no event
-                            await trio.sleep(0.02)
+                    await wait_until(lambda: emptied.whole)
                     await wait_copies(near, a="not counted", b="away")
                     with pytest.raises(RequestTimeout, match="0 of the 1 copies that it needs are in step"):
                         await left.publish_confirmed("a", b"second", timeout=2)
@@ -360,27 +356,15 @@ async def test_a_copy_that_has_left_counts_for_no_confirmation(tmp_path: Path, m
         AsyncExitStack() as stack,
     ):
         client = BridgeClient(operator, "bridge", patience=20)
-        go_on = threading.Event()
-        stack.callback(go_on.set)
-        repeat = slow.store.replication.repeat
-
-        def hang(changes: Sequence[LogChange], *, term: int) -> Position | None:
-            go_on.wait()
-            return repeat(changes, term=term)
-
         async with open_follower(network, tmp_path / "a", "a") as gone:
             await wait_copies(client, a="in step", b="in step")
             await publisher.publish_confirmed("a", b"1", timeout=60)
-            monkeypatch.setattr(slow.store.replication, "repeat", hang)
+            go_on = hold(monkeypatch, slow, stack)
             await publisher.publish("a", b"2")
-            with trio.fail_after(60):
-                while stored(gone.store) != [b"1", b"2"]:  # noqa: ASYNC110 -- there is no event
-                    await trio.sleep(0.02)
+            await wait_until(lambda: stored(gone.store) == [b"1", b"2"])
         await wait_copies(client, a="away", b="in step")
         go_on.set()  # of two disks that have it, one may be gone with its copy
-        with trio.fail_after(60):
-            while stored(slow.store) != [b"1", b"2"]:  # noqa: ASYNC110 -- there is no event
-                await trio.sleep(0.02)
+        await wait_until(lambda: stored(slow.store) == [b"1", b"2"])
         with pytest.raises(RequestTimeout, match="1 of the 2 copies that it needs are in step"):
             await publisher.publish_confirmed("a", b"3", timeout=5)
         assert await values(client) == [b"1"]
@@ -428,9 +412,7 @@ async def test_two_copies_that_come_at_the_same_time_are_both_known(tmp_path: Pa
         async with writing:
             for name in ("a", "b"):
                 await stack.enter_async_context(open_follower(network, tmp_path / name, name))
-            with trio.fail_after(60):
-                while writing.statistics().tasks_waiting < 2:  # noqa: ASYNC110 -- there is no event
-                    await trio.sleep(0.01)
+            await wait_until(lambda: writing.statistics().tasks_waiting >= 2)
         await wait_copies(BridgeClient(operator, "bridge", patience=20), a="in step", b="in step")
 
 
@@ -454,9 +436,7 @@ async def test_a_copy_that_comes_while_it_is_dropped_stays(tmp_path: Path) -> No
             async with writing:
                 nursery.start_soon(drop)
                 await stack.enter_async_context(open_follower(network, tmp_path / "a", "a"))
-                with trio.fail_after(60):
-                    while writing.statistics().tasks_waiting < 2:  # noqa: ASYNC110 -- there is no event
-                        await trio.sleep(0.01)
+                await wait_until(lambda: writing.statistics().tasks_waiting >= 2)
             await wait_copies(client, a="in step")
 
 
@@ -500,20 +480,11 @@ async def test_a_copy_that_hangs_is_cut_off_and_events_go_on(tmp_path: Path, mon
         AsyncExitStack() as stack,
     ):
         await publisher.publish_confirmed("a", b"1", timeout=60)
-        go_on = threading.Event()
-        stack.callback(go_on.set)
-        repeat = copy.store.replication.repeat
-
-        def hang(changes: Sequence[LogChange], *, term: int) -> Position | None:
-            go_on.wait()
-            return repeat(changes, term=term)
-
-        monkeypatch.setattr(copy.store.replication, "repeat", hang)
+        go_on = hold(monkeypatch, copy, stack)
         await publisher.publish("a", b"2" * 2000)
         with pytest.raises(RequestTimeout, match=r"says: (its copies have not|0 of the 1 copies)"):
             await publisher.publish_confirmed("a", b"3", timeout=6)
         assert stored(member.store)[2] == b"3"  # it waited for the copy, and then no more
-        monkeypatch.setattr(copy.store.replication, "repeat", repeat)
         go_on.set()
         await publisher.publish_confirmed("a", b"4", timeout=60)
         assert stored(copy.store) == stored(member.store)
@@ -565,15 +536,11 @@ async def test_of_those_that_come_by_one_name_while_a_thread_reads_for_the_first
         await receive_message(first, FollowAnswer)
         for tunnel in others:
             await come(tunnel)
-        with trio.fail_after(60):
-            while arrived < 3:  # noqa: ASYNC110 -- there is no event
-                await trio.sleep(0.02)
+        await wait_until(lambda: arrived >= 3)
         for tunnel in (first, *others):  # the last two wait until the first one has ended
             nursery.start_soon(wait_end, tunnel)
         go_on.set()
-        with trio.fail_after(60):
-            while len(replaced) < 2:  # noqa: ASYNC110 -- there is no event
-                await trio.sleep(0.02)
+        await wait_until(lambda: len(replaced) >= 2)
         await wait_copies(BridgeClient(node, "bridge", patience=5), copy="not counted")
         assert replaced == ["Replaced", "Replaced"]
         nursery.cancel_scope.cancel()
@@ -605,15 +572,7 @@ async def test_what_arrives_while_a_copy_writes_gathers_in_one_group(
         AsyncExitStack() as stack,
     ):
         await publisher.publish_confirmed("a", b"first", timeout=60)
-        go_on = threading.Event()
-        stack.callback(go_on.set)
-        repeat = copy.store.replication.repeat
-
-        def hang(changes: Sequence[LogChange], *, term: int) -> Position | None:
-            go_on.wait()
-            return repeat(changes, term=term)
-
-        monkeypatch.setattr(copy.store.replication, "repeat", hang)
+        go_on = hold(monkeypatch, copy, stack)
         before = member.statistics()
         for number in range(10):
             await publisher.publish("a", b"%d" % number)

@@ -20,6 +20,7 @@ from iris.testing import open_network
 from tests.support.arrivals import stored
 from tests.support.copies import open_follower, open_primary, values, wait_copies
 from tests.support.staged import part, written
+from tests.support.waiting import wait_until
 
 
 async def test_what_is_confirmed_is_on_the_copys_disk(tmp_path: Path) -> None:
@@ -193,9 +194,7 @@ async def test_a_plain_publish_that_is_stored_nowhere_says_so_once(
                 await publisher.publish_confirmed("a.b", b"kept", timeout=60)
                 assert "is away" not in caplog.text
                 assert stored(member.store)
-            with trio.fail_after(10):
-                while publisher_parts.patterns.pubsub.durable.known()[0].present:  # noqa: ASYNC110 -- there is no event
-                    await trio.sleep(0.01)
+            await wait_until(lambda: not publisher_parts.patterns.pubsub.durable.known()[0].present)
             caplog.clear()
             for topic in ("a.b", "a.c", "a.b", "other"):
                 await publisher.publish(topic, b"lost")

@@ -16,9 +16,9 @@ from iris.spark_bridge.datasource import reader, source
 from iris.spark_bridge.datasource.inline_source import InlineStreamReader
 from iris.spark_bridge.datasource.options import SourceOptions, parse_source_options
 from iris.spark_bridge.datasource.source import IrisStreamReader
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
 from tests.spark_bridge.datasource.test_losses import InThread
+from tests.support.bridge_members import open_member
 
 
 class Query:
@@ -57,12 +57,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
-    async with (
-        open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=[">"], directory=tmp_path),
-        network.open_node("reader") as other,
-    ):
+    async with open_network() as network, open_member(network, tmp_path), network.open_node("reader") as other:
         portal = Streaming(BridgeClient(other, "bridge", patience=5))
 
         def portal_to(_: object) -> Streaming:

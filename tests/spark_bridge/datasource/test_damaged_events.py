@@ -18,10 +18,10 @@ from iris.spark_bridge.datasource.options import SourceOptions
 from iris.spark_bridge.datasource.source import IrisStreamReader
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.log import EVERYTHING, TopicFilter
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
-from tests.spark_bridge.datasource.test_losses import InThread
+from tests.spark_bridge.datasource.test_losses import InThread, open_reader
 from tests.support.arrivals import fill, make_store, payloads
+from tests.support.bridge_members import open_member
 
 
 def make_damaged_log(directory: Path) -> None:
@@ -49,8 +49,7 @@ async def test_a_reader_gets_an_error_or_all_the_rest_and_the_status_names_what_
     make_damaged_log(tmp_path)
     async with (
         open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=["a.>"], directory=tmp_path) as bridge,
+        open_member(network, tmp_path, topics=["a.>"]) as bridge,
         network.open_node("reader") as reader,
     ):
         client = BridgeClient(reader, "bridge", patience=5)
@@ -84,13 +83,7 @@ async def test_what_a_batch_met_is_counted_behind_it_also_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     make_damaged_log(tmp_path)
-    async with (
-        open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=["a.>"], directory=tmp_path),
-        network.open_node("reader") as reader,
-    ):
-        client = BridgeClient(reader, "bridge", patience=5)
+    async with open_reader(tmp_path) as client:
         portal = InThread(client)
 
         def open_portal(_: object) -> InThread:

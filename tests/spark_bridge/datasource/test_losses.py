@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -21,9 +22,9 @@ from iris.spark_bridge.client.offsets import Offsets, Range, advance, parse_offs
 from iris.spark_bridge.datasource.losses import count_missing
 from iris.spark_bridge.datasource.options import SourceOptions
 from iris.spark_bridge.errors import DataLost
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
 from tests.support.arrivals import fake_event, make_store
+from tests.support.bridge_members import open_member
 
 T = TypeVar("T")
 
@@ -61,15 +62,20 @@ async def count(client: BridgeClient, start: int, end: int, **options: object) -
     return found, portal.calls
 
 
-async def test_a_batch_that_spans_a_gap_ends_with_what_was_lost_and_what_to_do(tmp_path: Path) -> None:
-    missing(tmp_path, "a.x")
+@asynccontextmanager
+async def open_reader(directory: Path) -> AsyncIterator[BridgeClient]:
+    """Open a bridge, and a client of it on another node."""
     async with (
         open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=["a.>"], directory=tmp_path),
+        open_member(network, directory, topics=["a.>"]),
         network.open_node("reader") as reader,
     ):
-        client = BridgeClient(reader, "bridge", patience=5)
+        yield BridgeClient(reader, "bridge", patience=5)
+
+
+async def test_a_batch_that_spans_a_gap_ends_with_what_was_lost_and_what_to_do(tmp_path: Path) -> None:
+    missing(tmp_path, "a.x")
+    async with open_reader(tmp_path) as client:
         with pytest.raises(DataLost) as caught:
             await count(client, 0, 4)
         text = str(caught.value)
@@ -84,26 +90,14 @@ async def test_a_batch_that_spans_a_gap_ends_with_what_was_lost_and_what_to_do(t
 
 async def test_a_batch_before_or_behind_it_does_not(tmp_path: Path) -> None:
     missing(tmp_path, "a.x")
-    async with (
-        open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=["a.>"], directory=tmp_path),
-        network.open_node("reader") as reader,
-    ):
-        client = BridgeClient(reader, "bridge", patience=5)
+    async with open_reader(tmp_path) as client:
         assert await count(client, 0, 3) == (0, 1)
         assert await count(client, 4, 9) == (0, 0), "nothing is asked behind the last gap"
 
 
 async def test_gaps_of_other_topics_do_not_concern_a_query(tmp_path: Path) -> None:
     missing(tmp_path, "a.x", "a.y")
-    async with (
-        open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=["a.>"], directory=tmp_path),
-        network.open_node("reader") as reader,
-    ):
-        client = BridgeClient(reader, "bridge", patience=5)
+    async with open_reader(tmp_path) as client:
         options = {"fail_on_data_loss": False}
         assert await count(client, 0, 8, **options) == (4, 1)
         assert await count(client, 0, 8, topics=("a.y",), **options) == (2, 1)
@@ -113,13 +107,7 @@ async def test_gaps_of_other_topics_do_not_concern_a_query(tmp_path: Path) -> No
 
 async def test_going_on_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     missing(tmp_path, *(f"a.{number}" for number in range(5)))
-    async with (
-        open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=["a.>"], directory=tmp_path),
-        network.open_node("reader") as reader,
-    ):
-        client = BridgeClient(reader, "bridge", patience=5)
+    async with open_reader(tmp_path) as client:
         with caplog.at_level(logging.WARNING):
             assert await count(client, 0, 20, fail_on_data_loss=False) == (10, 1)
         assert "the query goes on without 10 events that bridge bridge has not got: 2 of 'a.0'" in caplog.text
@@ -130,13 +118,7 @@ async def test_many_gaps_come_in_parts(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(clients, "GAPS_AT_ONCE", 4)
     monkeypatch.setattr("iris.spark_bridge.server.operations.GAPS_AT_ONCE", 4)
     missing(tmp_path, *(f"a.{number}" for number in range(10)))
-    async with (
-        open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=["a.>"], directory=tmp_path),
-        network.open_node("reader") as reader,
-    ):
-        client = BridgeClient(reader, "bridge", patience=5)
+    async with open_reader(tmp_path) as client:
         status = await read_status(client)
         assert [gap.topic for _, gap in status.gaps] == [f"a.{number}" for number in range(10)]
         assert {shard for shard, _ in status.gaps} == {shard.id for shard in status.shards}
@@ -144,11 +126,7 @@ async def test_many_gaps_come_in_parts(tmp_path: Path, monkeypatch: pytest.Monke
 
 async def test_topics_that_a_reader_may_not_have_are_not_named(tmp_path: Path) -> None:
     missing(tmp_path, "a.x", "a.y")
-    async with (
-        open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=["a.>"], directory=tmp_path),
-    ):
+    async with open_network() as network, open_member(network, tmp_path, topics=["a.>"]):
         network.credential("some", Rights(subscribes=("a.y",)))
         network.credential("none", Rights(subscribes=()))
         async with network.open_node("some") as some, network.open_node("none") as none:

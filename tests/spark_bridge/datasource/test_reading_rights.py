@@ -19,8 +19,8 @@ from iris.spark_bridge.datasource.reader import to_batches
 from iris.spark_bridge.events.schema import SCHEMA
 from iris.spark_bridge.log.chunk import Chunk
 from iris.spark_bridge.log.topics.filter import TopicFilter
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, Rights, open_network
+from tests.support.bridge_members import open_member
 
 PUBLIC = tuple(range(0, 60, 3))
 """Events on public topics, by offset: every third one."""
@@ -33,8 +33,7 @@ async def open_reader(
     """A bridge with sixty events, and a reader that may subscribe to some topics."""
     network.credential("reader", Rights(subscribes=subscribes))
     async with (
-        network.open_node("bridge") as member,
-        open_bridge(member, topics=[">"], directory=directory, **options),
+        open_member(network, directory, **options),
         network.open_node("publisher") as publisher,
         network.open_node("reader") as node,
     ):

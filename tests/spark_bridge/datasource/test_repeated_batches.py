@@ -4,33 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from iris.spark_bridge.admin import read_events
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.datasource.sink import DriverRows, Staged, commit_parts, stage_part
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.staging import new_part
 from iris.testing import Network, open_network
+from tests.support import bridge_members
 from tests.support.staged import written
 
 QUERIES: Final = [f"q{number}" for number in range(8)]
 
 
-@asynccontextmanager
-async def open_members(network: Network, directory: Path, names: list[str], *, of: int) -> AsyncIterator[None]:
-    """Members of a bridge, one for each name, each with one shard."""
-    async with AsyncExitStack() as stack:
-        for shard, name in enumerate(names):
-            node = await stack.enter_async_context(network.open_node("bridge"))
-            await stack.enter_async_context(
-                open_bridge(
-                    node, topics=["out.>"], directory=directory / str(shard), shards=[shard], of=of, member=name
-                )
-            )
-        yield
+open_members = partial(bridge_members.open_members, topics=["out.>"])
 
 
 @asynccontextmanager

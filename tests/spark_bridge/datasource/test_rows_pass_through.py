@@ -20,10 +20,10 @@ from iris.spark_bridge.datasource.options import SinkOptions
 from iris.spark_bridge.datasource.sink import DriverRows, commit_parts, publish_rows, to_rows
 from iris.spark_bridge.events.schema import SINK_SCHEMA, decode_events
 from iris.spark_bridge.log import TopicFilter
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.spark_bridge.staging import new_part, write_rows
 from iris.testing import Network, open_network
+from tests.support.bridge_members import open_member
 
 PAYLOADS: list[Any] = [
     {"n": 1, "list": [None, 2.5]},
@@ -41,11 +41,7 @@ PAYLOADS: list[Any] = [
 
 @asynccontextmanager
 async def open_pair(network: Network, directory: Path) -> AsyncIterator[tuple[BridgeMember, BridgeClient]]:
-    async with (
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=["in", "out"], directory=directory) as bridge,
-        network.open_node("spark") as other,
-    ):
+    async with open_member(network, directory, topics=["in", "out"]) as bridge, network.open_node("spark") as other:
         yield bridge, BridgeClient(other, "bridge", patience=5)
 
 

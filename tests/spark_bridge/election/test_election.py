@@ -21,6 +21,7 @@ from iris.spark_bridge.server.shard_claim import ShardClaim
 from iris.testing import open_network
 from tests.support.copies import ended, open_follower, open_primary, wait_copies
 from tests.support.elections import Memory
+from tests.support.waiting import wait_until
 
 
 @final
@@ -51,9 +52,7 @@ class Frozen:
 
 async def _wait_looks(engine: Memory, more: int) -> None:
     wanted = engine.looks + more
-    with trio.fail_after(60):
-        while engine.looks < wanted:  # noqa: ASYNC110 -- there is no event
-            await trio.sleep(0.02)
+    await wait_until(lambda: engine.looks >= wanted)
 
 
 async def test_a_copy_leaves_a_free_lease_to_the_primary_that_it_follows(tmp_path: Path) -> None:
@@ -127,14 +126,10 @@ async def test_a_copy_that_has_the_lease_leaves_it_to_a_primary_that_it_begins_t
         nursery.start_soon(
             Election(Memory(leases, "other"), "bridge/0").stand, other, partial(promote, node, "bridge", 0)
         )
-        with trio.fail_after(60):
-            while leases != {"lease": "other"}:  # noqa: ASYNC110 -- there is no event
-                await trio.sleep(0.02)
+        await wait_until(lambda: leases == {"lease": "other"})
         election = Election(Memory(leases, "next"), "bridge/0")
         async with open_primary(network, tmp_path / "next", election=election) as member:
-            with trio.fail_after(60):
-                while not election.held:  # noqa: ASYNC110 -- there is no event
-                    await trio.sleep(0.02)
+            await wait_until(lambda: election.held)
             await wait_copies(BridgeClient(node, "bridge", patience=5), other="in step")
             assert not member.copies.is_deposed
             assert other.followed
@@ -147,9 +142,7 @@ async def test_a_primary_has_the_lease_before_anything_that_takes_time(
     election = Election(Memory({}, "primary"), "bridge/0")
 
     async def check(_: ShardClaim) -> Mapping[int, str]:
-        with trio.fail_after(60):
-            while not election.held:  # noqa: ASYNC110 -- there is no event
-                await trio.sleep(0.02)
+        await wait_until(lambda: election.held)
         return {}
 
     monkeypatch.setattr(ShardClaim, "check", check)
@@ -163,15 +156,11 @@ async def test_an_engine_that_does_not_answer_is_away_and_leaving_does_not_wait_
         election = Election(Frozen(engine, goes_on), "bridge/0")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(election.keep)
-            with trio.fail_after(60):
-                while not election.problem:  # noqa: ASYNC110 -- there is no event
-                    await trio.sleep(0.02)
+            await wait_until(lambda: election.problem)
             assert election.problem in (f"no answer within {LEASE} s", "the question before has no answer yet")
             assert not election.held
             goes_on.set()
-            with trio.fail_after(60):
-                while not election.held:  # noqa: ASYNC110 -- there is no event
-                    await trio.sleep(0.02)
+            await wait_until(lambda: election.held)
             assert election.problem == ""
             nursery.cancel_scope.cancel()
     finally:

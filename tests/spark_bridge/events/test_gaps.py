@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network
 from tests.support.arrivals import fake_event, make_store, stored
+from tests.support.bridge_members import open_member
+from tests.support.waiting import wait_until
 
 
 @asynccontextmanager
@@ -36,13 +38,6 @@ async def settled(shop: Node, bridge: BridgeMember) -> list[tuple[str, int, int]
     """Return what is missing, once all that was published is stored: topic, offset, number of events."""
     await shop.publish_confirmed("a.end", b"end")
     return [(gap.topic, gap.offset, gap.count) for gap in bridge.store.reader.gaps()]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition that other tasks bring about."""
-    with trio.fail_after(20):
-        while not condition():  # noqa: ASYNC110 -- what is waited for has no event
-            await trio.sleep(0.001)
 
 
 # -- what is a gap -----------------------------------------------------------------------------------------
@@ -136,8 +131,7 @@ async def test_a_publisher_that_is_restarted_has_another_numbering(tmp_path: Pat
 async def test_other_topics_and_patterns_leave_no_gaps(tmp_path: Path) -> None:
     async with (
         open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=["a.>", "a.x"], directory=tmp_path) as bridge,
+        open_member(network, tmp_path, topics=["a.>", "a.x"]) as bridge,
         network.open_node("shop") as shop,
     ):
         for turn in range(30):
@@ -151,7 +145,7 @@ async def test_events_that_wait_for_a_bridge_that_was_killed_leave_none(tmp_path
         done = trio.Event()
 
         async def publish() -> None:
-            await until(lambda: bool(shop.durable_subscribers()))
+            await wait_until(shop.durable_subscribers)
             async with shop.confirming(timeout=30) as events:
                 for number in range(2_000):
                     await events.publish(f"a.{number % 7}", b"%d" % number)
@@ -197,7 +191,7 @@ async def test_what_spark_has_written_is_not_missing_where_it_is_published(tmp_p
         await other.publish("a.x", b"1")
         await other.publish("a.x", b"row", headers={"iris-bridge": "bridge"})
         await other.publish("a.x", b"2")
-        await until(lambda: bridge.statistics().stored == 2)
+        await wait_until(lambda: bridge.statistics().stored == 2)
         assert bridge.store.reader.gaps() == []
 
 

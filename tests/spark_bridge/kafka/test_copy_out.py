@@ -26,6 +26,7 @@ from iris.spark_bridge.kafka.transactions import PLACES
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, open_network
 from tests.support.kafka import KafkaCluster, headers_of
+from tests.support.waiting import wait_until
 
 
 def committed(kafka: KafkaCluster, topic: str, partitions: int = 1) -> list[Message]:
@@ -68,9 +69,7 @@ async def running(copy: CopyOut, count: int) -> AsyncIterator[None]:
     """Copy in the block, which begins when so many events are written."""
     async with open_background() as nursery:
         nursery.start_soon(copy.run)
-        with trio.fail_after(60):
-            while copy.copied < count:  # noqa: ASYNC110 -- there is no event
-                await trio.sleep(0.02)
+        await wait_until(lambda: copy.copied >= count)
         yield
 
 
@@ -172,9 +171,7 @@ async def test_of_two_connectors_of_one_name_the_first_one_ends_and_nothing_is_w
         await desk.publish_confirmed("a", b"0", timeout=30)
         async with open_background() as nursery:
             nursery.start_soon(first)
-            with trio.fail_after(60):
-                while not committed(kafka, topic):  # noqa: ASYNC110 -- Kafka tells nobody
-                    await trio.sleep(0.1)
+            await wait_until(lambda: committed(kafka, topic), pause=0.1)
             nursery.start_soon(copying(desk, kafka, topic).run)
             number = 1
             with trio.fail_after(60):
@@ -226,9 +223,7 @@ async def test_a_connector_whose_transaction_stood_still_goes_on_from_the_last_c
         copy = copying(desk, kafka, topic)
         async with running(copy, 1):
             await desk.publish_confirmed("a", b"1", timeout=30)
-            with trio.fail_after(60):
-                while copy.copied < 2:  # noqa: ASYNC110 -- there is no event
-                    await trio.sleep(0.02)
+            await wait_until(lambda: copy.copied >= 2)
     assert not stalling.stalls
     assert [record.value() for record in committed(kafka, topic)] == [b"0", b"1"]
 
@@ -254,21 +249,15 @@ async def test_a_connector_that_stood_still_is_fenced_by_the_one_that_was_starte
         await desk.publish_confirmed("a", b"0", timeout=30)
         async with open_background() as nursery:
             nursery.start_soon(run_first)
-            with trio.fail_after(60):
-                while first.copied < 1:  # noqa: ASYNC110 -- there is no event
-                    await trio.sleep(0.02)
+            await wait_until(lambda: first.copied >= 1)
             await desk.publish_confirmed("a", b"1", timeout=30)
-            with trio.fail_after(60):
-                while stalling.stalls:  # noqa: ASYNC110 -- there is no event
-                    await trio.sleep(0.02)
+            await wait_until(lambda: not stalling.stalls)
             async with running(second, 1):
                 replaced.set()
                 with trio.fail_after(60):
                     await ended.wait()
                 await desk.publish_confirmed("a", b"2", timeout=30)
-                with trio.fail_after(60):
-                    while second.copied < 2:  # noqa: ASYNC110 -- there is no event
-                        await trio.sleep(0.02)
+                await wait_until(lambda: second.copied >= 2)
     assert [record.value() for record in committed(kafka, topic)] == [b"0", b"1", b"2"]
 
 

@@ -24,6 +24,7 @@ from iris.spark_bridge.log.transaction import Transaction
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
 from tests.support.arrivals import fake_event, make_store, numbered, stored
+from tests.support.bridge_members import open_member
 
 SEGMENT = 8192
 
@@ -223,8 +224,7 @@ async def test_what_finds_no_room_in_the_background_ends_no_bridge(
     monkeypatch.setattr(Retainer, work, refuse)
     async with (
         open_network() as network,
-        network.open_node("bridge") as member,
-        open_bridge(member, topics=[">"], directory=tmp_path) as bridge,
+        open_member(network, tmp_path) as bridge,
         network.open_node("publisher") as node,
     ):
         await tried.wait()

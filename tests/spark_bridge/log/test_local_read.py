@@ -28,9 +28,9 @@ from iris.spark_bridge.log.retention import Retention
 from iris.spark_bridge.log.store import Store
 from iris.spark_bridge.log.topics.filter import TopicFilter
 from iris.spark_bridge.protocol import Extent
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
 from tests.support.arrivals import numbered, payloads
+from tests.support.bridge_members import open_member
 from tests.support.bridge_requests import ask_raw
 
 EVENTS = 60
@@ -284,8 +284,7 @@ async def bridge_and_client(directory: Path, **options: Any) -> AsyncIterator[tu
     """A bridge that holds one event, a client of it, and the name of its shard."""
     async with (
         open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=["a"], directory=directory, **options) as bridge,
+        open_member(network, directory, topics=["a"], **options) as bridge,
         network.open_node("reader") as reader,
     ):
         await reader.publish_confirmed("a", b"x")

@@ -16,6 +16,7 @@ from iris.node.operators import gather_reports
 from iris.patterns.bridge_protocol import Ask
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, Rights, open_network
+from tests.support.waiting import wait_until
 
 R = TypeVar("R")
 
@@ -242,9 +243,7 @@ async def test_a_bridge_that_is_away_is_waited_for(tmp_path: Path) -> None:
             await trio.sleep(0.2)
             assert replies == []
             async with open_keeper(network, tmp_path) as bridge:
-                with trio.fail_after(10):
-                    while not replies:  # noqa: ASYNC110 -- the nursery ends with it, and the bridge would be gone
-                        await trio.sleep(0.01)
+                await wait_until(lambda: replies)
                 assert await desk.request("bank", options=iris.RequestOptions(idempotency_key="k")) == "paid"
                 assert (await gather_reports(bridge))["outcomes"].recorded == 1
     assert replies == ["paid"]

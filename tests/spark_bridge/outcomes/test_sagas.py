@@ -12,9 +12,10 @@ import trio.lowlevel
 import iris
 from iris.patterns.bridge_protocol import ClaimKey, KeyAnswer
 from iris.patterns.service.outcomes import KeyClaims
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
+from tests.support.bridge_members import open_member
 from tests.support.sagas import open_shops, shop
+from tests.support.waiting import wait_until
 
 DONE = ["stock.do 7", "money.do 7", "truck.do 7"]
 UNDONE = ["money.undo 7", "stock.undo 7"]
@@ -105,9 +106,7 @@ async def test_compensations_go_on_where_their_node_was_lost(tmp_path: Path) -> 
                 with trio.fail_after(10):
                     while "truck.do 7" not in calls:
                         await trio.lowlevel.checkpoint()
-            with trio.fail_after(10):
-                while "stock.undo 7" not in calls:  # noqa: ASYNC110 -- as above
-                    await trio.sleep(0.01)
+            await wait_until(lambda: "stock.undo 7" in calls)
             nursery.cancel_scope.cancel()
         async with more.join("late", shop("late", calls)):
             await two.wait_for("late")
@@ -242,8 +241,7 @@ async def test_a_step_that_ran_is_undone_whatever_its_caller_gets(tmp_path: Path
     calls: list[str] = []
     async with (
         open_network() as network,
-        network.open_node("bridge") as bridge,
-        open_bridge(bridge, topics=["t.>"], directory=tmp_path, of=2),
+        open_member(network, tmp_path, topics=["t.>"], of=2),
         network.open_node("odd") as served,
         served.join("odd", odd(calls)),
         network.open_node("desk", config=iris.Config(max_payload=4096)) as desk,

@@ -33,8 +33,8 @@ import trio
 import iris
 from docs.pages import ROOT, blocks
 from iris.patterns.state.saga import Saga
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, open_network
+from tests.support.bridge_members import open_member
 from tests.support.consoles import run_console
 from tests.support.postgres import find_server, open_postgres
 
@@ -255,8 +255,7 @@ async def run_all(
     counts = trouble.counts
     async with (
         open_network() as network,
-        network.open_node("bridge") as bridge,
-        open_bridge(bridge, topics=["t.>"], directory=directory),
+        open_member(network, directory, topics=["t.>"]),
         network.open_node("desk") as one,
         network.open_node("desk") as two,
         network.open_node("desk") as three,

@@ -15,6 +15,7 @@ from iris.node.operators import gather_reports
 from iris.spark_bridge.queues import queues
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, Rights, open_network
+from tests.support.bridge_members import open_member
 
 
 @pytest.fixture
@@ -69,8 +70,7 @@ async def test_a_queue_that_had_to_close_goes_on_as_it_was(tmp_path: Path, monke
     names = [f"jobs.{number}" for number in range(3)]
     async with (
         open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=["jobs.>"], directory=tmp_path),
+        open_member(network, tmp_path, topics=["jobs.>"]),
         network.open_node("desk") as desk,
     ):
         for name in names:
@@ -124,8 +124,7 @@ async def hold(network: Network, stack: AsyncExitStack, cluster: str, *names: st
 async def test_a_cluster_that_works_on_as_many_as_it_may_takes_nothing_from_the_others(tmp_path: Path) -> None:
     async with (
         open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=["jobs.>"], directory=tmp_path),
+        open_member(network, tmp_path, topics=["jobs.>"]),
         AsyncExitStack() as stack,
     ):
         busy = await hold(network, stack, "busy", "jobs.1", "jobs.2")
@@ -158,8 +157,7 @@ async def test_a_queue_that_was_only_looked_at_is_forgotten(tmp_path: Path, monk
 async def test_a_worker_leaves_in_the_middle_of_a_large_job(tmp_path: Path) -> None:
     async with (
         open_network() as network,
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=["jobs"], directory=tmp_path),
+        open_member(network, tmp_path, topics=["jobs"]),
         network.open_node("desk") as desk,
     ):
         async with desk.bridge().queue("jobs") as jobs:

@@ -6,8 +6,6 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,36 +13,17 @@ from typing import Any
 import pytest
 import trio
 
-import iris
 from iris.kernel.errors import LeaseLost, RemoteError
-from iris.node.node import Node
 from iris.patterns.bridge_protocol import MAX_LIMIT, MAX_REPORTED, JobReport, Place, read_request
 from iris.spark_bridge.log import ShardState
 from iris.spark_bridge.queues.machine import JobState, JobVerdict, QueuedJob, QueueMachine, QueueWorker
 from iris.spark_bridge.queues.queue import OpenQueue
 from iris.spark_bridge.queues.rows import JobRow
-from iris.spark_bridge.server.bridge import open_bridge
-from iris.spark_bridge.server.member import BridgeMember
-from iris.testing import Network, open_network
-from tests.support.queue_workers import make_worker
+from iris.testing import open_network
+from tests.support.bridge_members import open_member
+from tests.support.queue_workers import first, make_worker, status
 
 TERMS = {"group": "queue/jobs", "limit": 1, "lease": 0.3, "attempts": 5, "dead": "jobs.dead", "backoff": 0.0}
-
-
-@asynccontextmanager
-async def bridge(network: Network, directory: Path) -> AsyncIterator[BridgeMember]:
-    async with network.open_node("bridge") as node, open_bridge(node, topics=[">"], directory=directory) as member:
-        yield member
-
-
-async def status(node: Node) -> dict[str, Any]:
-    found: dict[str, Any] = await node.request("bridge", {"group": "queue/jobs"}, operation="queue")
-    return found
-
-
-async def first(worker: iris.JobWorker) -> iris.Job:
-    with trio.fail_after(20):
-        return await anext(worker)
 
 
 def worker(machine: QueueMachine, limit: int = 16, *, attempts: int = 5) -> QueueWorker:
@@ -103,7 +82,7 @@ def test_a_job_that_is_done_while_its_dead_letter_is_written_came_late() -> None
 async def test_a_commit_after_another_worker_has_begun_the_job_says_so_and_that_one_counts(tmp_path: Path) -> None:
     async with (
         open_network() as network,
-        bridge(network, tmp_path),
+        open_member(network, tmp_path),
         network.open_node("jobs") as slow,
         network.open_node("jobs") as quick,
         slow.bridge().queue("jobs", lease=0.3, backoff=0.0) as some,
@@ -126,7 +105,7 @@ async def test_a_commit_that_crosses_the_end_of_its_lease_counts_unless_somebody
     tmp_path: Path,
 ) -> None:
     """The bridge says that the lease has ended, which is no answer to a report that is in progress."""
-    async with open_network() as network, bridge(network, tmp_path), network.open_node("jobs") as node:
+    async with open_network() as network, open_member(network, tmp_path), network.open_node("jobs") as node:
         await node.wait_for("bridge")
         await node.publish_confirmed("jobs", 1)
         async with node.open_tunnel("bridge", operation="take") as tunnel:
@@ -144,7 +123,7 @@ async def test_a_commit_that_crosses_the_end_of_its_lease_counts_unless_somebody
 
 
 async def test_a_worker_that_gets_its_job_a_second_time_reports_it_once(tmp_path: Path) -> None:
-    async with open_network() as network, bridge(network, tmp_path), network.open_node("jobs") as node:
+    async with open_network() as network, open_member(network, tmp_path), network.open_node("jobs") as node:
         async with node.bridge().queue("jobs", lease=0.3, backoff=0.0) as jobs:
             worker = jobs.receive(1)
             await jobs.put("one")
@@ -160,7 +139,7 @@ async def test_a_worker_that_gets_its_job_a_second_time_reports_it_once(tmp_path
 
 
 async def test_a_worker_that_comes_back_is_told_which_of_its_jobs_it_has_no_more(tmp_path: Path) -> None:
-    async with open_network() as network, bridge(network, tmp_path), network.open_node("jobs") as node:
+    async with open_network() as network, open_member(network, tmp_path), network.open_node("jobs") as node:
         await node.wait_for("bridge")
         await node.publish_confirmed("jobs", 1)
         async with node.bridge().queue("jobs", lease=30) as jobs:
@@ -180,7 +159,7 @@ async def test_what_is_reported_before_a_bridge_that_was_restarted_has_looked_at
 ) -> None:
     """A job that was given back while its worker was known to have it stayed with that one until the lease ended."""
     async with open_network() as network, network.open_node("jobs") as node:
-        async with bridge(network, tmp_path):
+        async with open_member(network, tmp_path):
             await node.wait_for("bridge")
             for number in range(2):
                 await node.publish_confirmed("jobs", number)
@@ -196,7 +175,7 @@ async def test_what_is_reported_before_a_bridge_that_was_restarted_has_looked_at
             return read(queue, state, start)
 
         monkeypatch.setattr(OpenQueue, "_read", wait_and_read)
-        async with bridge(network, tmp_path):
+        async with open_member(network, tmp_path):
             await node.wait_for("bridge")
             async with node.open_tunnel("bridge", operation="take") as tunnel:
                 await tunnel.send({**TERMS, "lease": 30.0, "held": places[:1] if held else [], "shards": shards})
@@ -216,7 +195,7 @@ async def test_what_is_reported_before_a_bridge_that_was_restarted_has_looked_at
 
 async def test_a_failure_that_crosses_the_end_of_its_lease_is_one_failed_attempt(tmp_path: Path) -> None:
     """Its worker has the job again by then, as far as the bridge knows."""
-    async with open_network() as network, bridge(network, tmp_path), network.open_node("jobs") as node:
+    async with open_network() as network, open_member(network, tmp_path), network.open_node("jobs") as node:
         await node.wait_for("bridge")
         await node.publish_confirmed("jobs", 1)
         async with node.open_tunnel("bridge", operation="take") as tunnel:
@@ -236,7 +215,7 @@ async def test_a_failure_that_crosses_the_end_of_its_lease_is_one_failed_attempt
 
 
 async def test_a_report_of_more_jobs_than_a_worker_can_have_is_refused(tmp_path: Path) -> None:
-    async with open_network() as network, bridge(network, tmp_path), network.open_node("jobs") as node:
+    async with open_network() as network, open_member(network, tmp_path), network.open_node("jobs") as node:
         await node.wait_for("bridge")
         for report in (
             {"done": [[0, 1]] * (MAX_REPORTED + 1)},
@@ -271,7 +250,7 @@ def test_a_report_of_nonsense_of_any_size_makes_no_places() -> None:
 
 async def test_a_worker_with_the_largest_limit_reports_in_parts(tmp_path: Path) -> None:
     """All that it has ends at once, after it was begun."""
-    async with open_network() as network, bridge(network, tmp_path), network.open_node("jobs") as node:
+    async with open_network() as network, open_member(network, tmp_path), network.open_node("jobs") as node:
         await node.wait_for("bridge")
         async with trio.open_nursery() as nursery:
             for number in range(30):

@@ -11,7 +11,6 @@ import math
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,20 +22,12 @@ import iris
 from iris.kernel.errors import ConfigError, LeaseLost, NotAllowed, NotSent, RemoteError
 from iris.node.node import Node
 from iris.spark_bridge.log import quota
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, open_network
+from tests.support.bridge_members import open_member
 from tests.support.bridges import BridgeProcess
+from tests.support.queue_workers import first, status
 
-
-@asynccontextmanager
-async def bridge(network: Network, directory: Path, **options: Any) -> AsyncIterator[None]:
-    async with network.open_node("bridge") as node, open_bridge(node, topics=["jobs"], directory=directory, **options):
-        yield
-
-
-async def status(node: Node, name: str = "jobs") -> dict[str, Any]:
-    found: dict[str, Any] = await node.request("bridge", {"group": f"queue/{name}"}, operation="queue")
-    return found
+bridge = partial(open_member, topics=["jobs"])
 
 
 async def until(node: Node, name: str = "jobs", **wanted: int) -> dict[str, Any]:
@@ -48,11 +39,6 @@ async def until(node: Node, name: str = "jobs", **wanted: int) -> dict[str, Any]
             await trio.sleep(0.01)
     assert wanted.items() <= found.items(), found
     return found
-
-
-async def first(worker: iris.JobWorker) -> iris.Job:
-    with trio.fail_after(60):
-        return await anext(worker)
 
 
 @pytest.fixture
@@ -329,8 +315,7 @@ async def test_what_is_at_work_while_the_bridge_restarts_is_done_once(tmp_path: 
 async def test_a_queue_reads_its_topic_alone_and_begins_with_what_was_published_before(tmp_path: Path) -> None:
     async with (
         open_network() as network,
-        network.open_node("bridge") as serving,
-        open_bridge(serving, topics=[">"], directory=tmp_path, shards=[0, 1]),
+        open_member(network, tmp_path, shards=[0, 1]),
         network.open_node("desk") as node,
     ):
         async with node.confirming(timeout=60) as confirmed:
@@ -399,10 +384,8 @@ async def test_a_topic_that_no_bridge_stores_has_no_queue(desk: tuple[Network, N
 async def test_members_that_do_not_divide_the_events_have_no_queues(tmp_path: Path) -> None:
     async with (
         open_network() as network,
-        network.open_node("bridge") as one,
-        open_bridge(one, topics=["jobs"], directory=tmp_path / "0", member="a"),
-        network.open_node("bridge") as other,
-        open_bridge(other, topics=["jobs"], directory=tmp_path / "1", member="b", shards=[1]),
+        open_member(network, tmp_path / "0", topics=["jobs"], member="a"),
+        open_member(network, tmp_path / "1", topics=["jobs"], member="b", shards=[1]),
         network.open_node("desk") as node,
         node.bridge().queue("jobs") as jobs,
     ):
@@ -414,10 +397,8 @@ async def test_members_that_do_not_divide_the_events_have_no_queues(tmp_path: Pa
 async def test_members_that_divide_the_events_have_a_queue_together(tmp_path: Path) -> None:
     async with (
         open_network() as network,
-        network.open_node("bridge") as one,
-        open_bridge(one, topics=["jobs"], directory=tmp_path / "0", shards=[0], of=2),
-        network.open_node("bridge") as other,
-        open_bridge(other, topics=["jobs"], directory=tmp_path / "1", shards=[1], of=2),
+        open_member(network, tmp_path / "0", topics=["jobs"], shards=[0], of=2),
+        open_member(network, tmp_path / "1", topics=["jobs"], shards=[1], of=2),
         network.open_node("desk") as node,
         node.bridge().queue("jobs", attempts=1) as jobs,
     ):
@@ -473,28 +454,29 @@ async def test_what_a_job_cannot_be_put_with_is_an_error(
             jobs.receive(0)
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        b"x",
-        {"done": [1]},
-        {"done": ["a", "b"]},
-        {"failed": [[1, 2, 3]]},
-        {"begun": {}},
-        {"failed": [[0, -1, 1, "", True]]},
-    ],
-)
-async def test_a_worker_that_reports_nonsense_is_told_so_and_hurts_nobody(
-    desk: tuple[Network, Node], message: Any
-) -> None:
+REPORTS = ("begun", "done", "failed", "released", "expired", "extended")
+NO_PLACES: tuple[Any, ...] = (
+    [0], [[0]], [[0, -1]], [[0, 2**63]], [[True, 1]], [[0.0, 1]], [[None, 0]], [1], ["a", "b"], "ab", {}, {"a": 1},
+)  # fmt: skip
+
+
+async def test_a_worker_that_reports_nonsense_is_told_so_and_hurts_nobody(desk: tuple[Network, Node]) -> None:
     _, node = desk
     terms = {"group": "queue/jobs", "limit": 1, "lease": 5.0, "attempts": 2, "dead": "jobs.dead", "backoff": 1.0}
-    async with node.open_tunnel("bridge", operation="take") as tunnel:
-        await tunnel.send(terms)
-        assert set(await tunnel.receive()) == {"now", "shards"}
-        await tunnel.send(message)
-        with trio.fail_after(60):
-            assert (await tunnel.receive())["error"] == "bad_request"
+    reports: list[Any] = [{name: places} for name in REPORTS for places in NO_PLACES]
+    reports += [b"x", {"failed": [[1, 2, 3]]}, {"failed": [[0, -1, 1, "", True]]}]
+    sent: list[tuple[Any, Any]] = [([], report) for report in reports]
+    sent += [(places, None) for places in NO_PLACES]
+    for held, report in sent:
+        async with node.open_tunnel("bridge", operation="take") as tunnel:
+            await tunnel.send({**terms, "held": held})
+            message: Any = await tunnel.receive()
+            if report is not None:
+                assert set(message) == {"now", "shards"}
+                await tunnel.send(report)
+                with trio.fail_after(60):
+                    message = await tunnel.receive()
+            assert message["error"] == "bad_request", (held, report)
     async with node.bridge().queue("jobs") as jobs:
         await jobs.put(1)
         await (await first(jobs.receive())).commit()
@@ -688,9 +670,8 @@ trio.run(main)
 
 
 async def test_a_job_that_kills_its_process_is_dead_after_its_attempts_and_takes_no_other_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own_home: None
 ) -> None:
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
     runs: list[str] = []
 
     async def work() -> None:

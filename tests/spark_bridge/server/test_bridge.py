@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,9 @@ from iris.spark_bridge.server.group_commit import GroupLimits
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network
 from tests.support.arrivals import stored
+from tests.support.bridge_members import open_member
 from tests.support.bridge_requests import ask_raw
+from tests.support.waiting import wait_until
 
 
 @asynccontextmanager
@@ -41,13 +43,6 @@ async def bridge_node(network: Network, directory: Path, *topics: str, **options
         open_bridge(node, topics=topics or ("a.>",), directory=directory, **options) as bridge,
     ):
         yield bridge
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition that other tasks bring about."""
-    with trio.fail_after(60):
-        while not condition():  # noqa: ASYNC110 -- what is waited for has no event
-            await trio.sleep(0.001)
 
 
 def events_in(directory: Path) -> list[bytes]:
@@ -83,7 +78,7 @@ async def test_unconfirmed_events_are_stored_in_the_order_of_their_publisher(tmp
     ):
         for number in range(1000):
             await publisher.publish("a.b", b"%d" % number)
-        await until(lambda: bridge.statistics().stored == 1000)
+        await wait_until(lambda: bridge.statistics().stored == 1000)
         assert stored(bridge.store) == [b"%d" % number for number in range(1000)]
         assert bridge.statistics().commits < 100
 
@@ -114,7 +109,7 @@ async def test_events_that_match_several_patterns_are_stored_once(tmp_path: Path
         for confirm in (False, True):
             for topic in ("a.b", "a.c", "x.b"):
                 await (publisher.publish_confirmed if confirm else publisher.publish)(topic, topic.encode())
-        await until(lambda: bridge.statistics().stored == 6)
+        await wait_until(lambda: bridge.statistics().stored == 6)
     assert sorted(events_in(tmp_path)) == [b"a.b", b"a.b", b"a.c", b"a.c", b"x.b", b"x.b"]
 
 
@@ -126,7 +121,7 @@ async def test_leaving_writes_what_has_arrived(tmp_path: Path) -> None:
         bridge_node(network, tmp_path, group=slow) as bridge,
     ):
         await publisher.publish("a.b", b"one")
-        await until(lambda: bridge.statistics().waiting == 1)
+        await wait_until(lambda: bridge.statistics().waiting == 1)
     assert events_in(tmp_path) == [b"one"]
 
 
@@ -138,7 +133,7 @@ async def test_a_publisher_waits_for_a_bridge_that_comes_back(tmp_path: Path) ->
             nursery.start_soon(publish_confirmed, publisher, b"two")
             await trio.testing.wait_all_tasks_blocked()
             async with bridge_node(network, tmp_path):
-                await until(lambda: not nursery.child_tasks)
+                await wait_until(lambda: not nursery.child_tasks)
     assert events_in(tmp_path) == [b"one", b"two"]
 
 
@@ -159,19 +154,16 @@ async def test_an_event_that_is_sent_again_after_a_crash_is_stored_once(
         network.open_node("publisher", host="p") as publisher,
         trio.open_nursery() as publishing,
     ):
-        async with (
-            network.open_node("bridge", host="b") as node,
-            open_bridge(node, topics=["a.>"], directory=tmp_path) as bridge,
-        ):
+        async with open_member(network, tmp_path, topics=["a.>"], host="b") as bridge:
             await publisher.publish_confirmed("a.b", b"one")
             with monkeypatch.context() as patch:
                 patch.setattr(Subscription, "_confirm_ranges", forget)
                 publishing.start_soon(publish_confirmed, publisher, b"two")
-                await until(lambda: bridge.statistics().stored == 2)
+                await wait_until(lambda: bridge.statistics().stored == 2)
                 network.memory.partition("b", "p")
         network.memory.heal()
         async with bridge_node(network, tmp_path) as bridge:
-            await until(lambda: not publishing.child_tasks)
+            await wait_until(lambda: not publishing.child_tasks)
             assert bridge.statistics().repeats == 1
     assert events_in(tmp_path) == [b"one", b"two"]
 

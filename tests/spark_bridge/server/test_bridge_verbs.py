@@ -17,6 +17,7 @@ import trio
 import iris
 from iris.cli.main import run_command
 from tests.support.bridges import BridgeProcess, publish
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -171,9 +172,7 @@ def test_status_tells_what_is_missing_also_after_restarts(iris_bridge: Verb, tmp
             await node.wait_for("lossy", timeout=20)
             await node.publish_confirmed("a.x", b"1", timeout=20)
             bridge.kill()
-            with trio.fail_after(20):
-                while all(one.present for one in node.durable_subscribers()):  # noqa: ASYNC110 -- no event says so
-                    await trio.sleep(0.01)
+            await wait_until(lambda: not all(one.present for one in node.durable_subscribers()))
             for _ in range(3):
                 await node.publish("a.x", b"lost")
             await trio.to_thread.run_sync(bridge.start)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 import iris
 from iris.kernel.errors import ConfigError
@@ -16,13 +15,14 @@ from iris.spark_bridge.events.schema import decode_events
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network
+from tests.support.bridge_members import open_member
+from tests.support.waiting import wait_until
 
 
 @asynccontextmanager
 async def open_pair(network: Network, directory: Path, **options: Any) -> AsyncIterator[tuple[BridgeMember, iris.Node]]:
     async with (
-        network.open_node("bridge") as member,
-        open_bridge(member, topics=(), clusters=["orders"], directory=directory, **options) as bridge,
+        open_member(network, directory, topics=(), clusters=["orders"], **options) as bridge,
         network.open_node("shop") as node,
     ):
         await node.wait_for("orders")
@@ -46,9 +46,7 @@ def headers(row: dict[str, Any]) -> dict[str, bytes]:
 async def test_a_broadcast_is_an_event(tmp_path: Path) -> None:
     async with open_network() as network, open_pair(network, tmp_path) as (bridge, node):
         await node.broadcast("orders", b"closing", headers={"h": "x"})
-        with trio.fail_after(60):
-            while not bridge.statistics().stored:  # noqa: ASYNC110 -- what is waited for has no event
-                await trio.sleep(0.001)
+        await wait_until(lambda: bridge.statistics().stored)
         (row,) = rows(bridge)
         assert (row["topic"], row["value"], row["key"]) == ("broadcasts.orders", b"closing", None)
         assert headers(row) == {"iris-sender": b"shop", "h": b"x"}
@@ -98,9 +96,7 @@ async def test_a_tunnel_that_breaks_is_stored_as_far_as_it_came(tmp_path: Path) 
         async def break_off() -> None:
             async with node.open_tunnel("orders") as tunnel:
                 await tunnel.send(b"one")
-                with trio.fail_after(60):
-                    while not bridge.statistics().stored:  # noqa: ASYNC110 -- what is waited for has no event
-                        await trio.sleep(0.001)
+                await wait_until(lambda: bridge.statistics().stored)
                 raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 from iris.kernel.errors import ConfigError, NotAllowed
 from iris.spark_bridge.admin import drop_shard, read_events
@@ -21,6 +20,7 @@ from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network
 from tests.support.arrivals import make_store
+from tests.support.waiting import wait_until
 
 
 @asynccontextmanager
@@ -35,9 +35,7 @@ async def open_member(network: Network, directory: Path, shard: int, **options: 
 
 
 async def until_known(*members: BridgeMember, shards: set[int]) -> None:
-    with trio.fail_after(20):
-        while not all(set(member.known) == shards for member in members):  # noqa: ASYNC110 -- no event says so
-            await trio.sleep(0.001)
+    await wait_until(lambda: all(set(member.known) == shards for member in members))
 
 
 MISSING = r"shard 1 has no member, and was at 'bridge.m1' last: start the one that has its log; .*drop --shard 1'"
@@ -179,9 +177,7 @@ async def test_a_member_whose_disk_is_full_goes_on_and_remembers_later_whom_it_h
         await until_known(first, second, shards={0, 1})
         assert first.store.members() == {}
         full = False
-        with trio.fail_after(20):
-            while 1 not in first.store.members():  # noqa: ASYNC110 -- no event says so
-                await trio.sleep(0.001)
+        await wait_until(lambda: 1 in first.store.members())
 
 
 def test_which_shards_there_are_is_in_the_log(tmp_path: Path) -> None:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
 
 from iris.kernel.errors import RequestTimeout
 from iris.node.node import Node
-from iris.spark_bridge.server.bridge import open_bridge
-from iris.spark_bridge.server.member import BridgeMember
-from iris.testing import Network, open_network
+from iris.testing import open_network
 from tests.support.arrivals import stored
-
-
-@asynccontextmanager
-async def bridge(network: Network, directory: Path) -> AsyncIterator[BridgeMember]:
-    async with network.open_node("bridge") as node, open_bridge(node, topics=[">"], directory=directory) as member:
-        yield member
+from tests.support.bridge_members import open_member
 
 
 async def publish_until_stored(node: Node, number: int) -> int:
@@ -43,14 +34,14 @@ async def test_events_that_are_confirmed_at_the_second_attempt_are_no_gaps(tmp_p
         done += 1
 
     async with open_network() as network, network.open_parts("shop") as (node, node_parts):
-        async with bridge(network, tmp_path):
+        async with open_member(network, tmp_path):
             await node.wait_for("bridge")
             await publish(0)
         async with trio.open_nursery() as nursery:
             for number in range(1, 21):
                 nursery.start_soon(publish, number)
                 await trio.sleep(0.01)
-            async with bridge(network, tmp_path) as member:
+            async with open_member(network, tmp_path) as member:
                 while done < 21:  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.01)
                 assert set(stored(member.store)) == {b"%d" % number for number in range(21)}
@@ -63,7 +54,7 @@ async def test_events_that_are_confirmed_at_the_second_attempt_are_no_gaps(tmp_p
 
 async def test_what_nobody_was_told_of_is_a_gap_and_a_consumer_is_told_of_it(tmp_path: Path) -> None:
     async with open_network() as network, network.open_node("shop") as node:
-        async with bridge(network, tmp_path):
+        async with open_member(network, tmp_path):
             await node.wait_for("bridge")
             await publish_until_stored(node, 0)
             await node.publish_confirmed("other", b"first")
@@ -73,7 +64,7 @@ async def test_what_nobody_was_told_of_is_a_gap_and_a_consumer_is_told_of_it(tmp
             for _ in range(3):
                 await node.publish("orders", b"lost")
                 await node.publish("other", b"lost")
-        async with bridge(network, tmp_path) as member:
+        async with open_member(network, tmp_path) as member:
             await node.wait_for("bridge")
             await publish_until_stored(node, 1)
             await node.publish_confirmed("other", b"last")

@@ -17,11 +17,12 @@ from iris.patterns.pubsub.subscribe.subscription import SubscriptionLimits
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.errors import LogDamaged, StaleBatch
 from iris.spark_bridge.events.schema import decode_events
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.staging.staging import StagedPart
 from iris.testing import Rights, open_network
 from tests.support.arrivals import stored
+from tests.support.bridge_members import open_member
 from tests.support.staged import open_pair, part, rows, staged_files, written
+from tests.support.waiting import wait_until
 
 
 async def test_a_batch_is_in_the_log_when_it_is_committed_and_not_before(tmp_path: Path) -> None:
@@ -97,9 +98,7 @@ async def test_what_nobody_comes_back_to_is_forgotten_while_the_bridge_runs(
         for batch in (0, 1):
             await client.stage("bridge", part(0, batch=batch), written(["a"]))
         os.utime(tmp_path / "staged" / "q" / "0", (0, 0))
-        with trio.fail_after(60):
-            while (tmp_path / "staged" / "q" / "0").exists():  # noqa: ASYNC110 -- no event says so
-                await trio.sleep(0.001)
+        await wait_until(lambda: not (tmp_path / "staged" / "q" / "0").exists())
         assert staged_files(tmp_path) == ["0-0.arrow"]
 
 
@@ -117,9 +116,7 @@ class LookedAt:
     async def wait_passes(self, count: int = 4) -> None:
         """Wait until what looks twice each time has come round at least once."""
         wanted = self._looks + 2 * count
-        with trio.fail_after(60):
-            while self._looks < wanted:  # noqa: ASYNC110 -- no event says so
-                await trio.sleep(0.001)
+        await wait_until(lambda: self._looks >= wanted)
 
 
 async def test_what_is_young_stays_when_the_clock_jumps_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,10 +231,7 @@ async def test_a_row_that_is_too_large_for_an_event_is_refused_before_anything_i
 async def test_a_row_that_cannot_be_published_is_stored_all_the_same_and_counted(tmp_path: Path) -> None:
     async with open_network() as network, network.open_node("spark") as other:
         network.credential("bridge", Rights(publishes=("other",)))
-        async with (
-            network.open_node("bridge") as node,
-            open_bridge(node, topics=["in"], directory=tmp_path) as bridge,
-        ):
+        async with open_member(network, tmp_path, topics=["in"]) as bridge:
             client = BridgeClient(other, "bridge", patience=5)
             await client.stage("bridge", part(0), written(["a", "b"]))
             assert await client.commit("bridge", "q", 0, [part(0)]) == 2

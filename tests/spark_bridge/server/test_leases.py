@@ -311,10 +311,9 @@ def start_holder() -> subprocess.Popen[str]:
 
 
 async def test_a_holder_that_is_stopped_is_followed_within_its_time_and_learns_that_it_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own_home: None
 ) -> None:
     """In processes of their own: SIGSTOP, and SIGCONT after the next one has the lease."""
-    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
     with BridgeProcess(tmp_path / "data"):
         holder = start_holder()
         try:

@@ -14,18 +14,14 @@ import iris
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.spark_bridge.errors import LogDamaged, StoreFull
 from iris.spark_bridge.log import KEYS, QUEUES, Transaction
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network
+from tests.support.bridge_members import open_member
 
 
 @asynccontextmanager
-async def open_member(network: Network, directory: Path) -> AsyncIterator[tuple[BridgeMember, iris.Node]]:
-    async with (
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=["t"], directory=directory) as member,
-        network.open_node("publisher") as publisher,
-    ):
+async def open_pair(network: Network, directory: Path) -> AsyncIterator[tuple[BridgeMember, iris.Node]]:
+    async with open_member(network, directory, topics=["t"]) as member, network.open_node("publisher") as publisher:
         await publisher.wait_for("bridge")
         yield member, publisher
 
@@ -62,7 +58,7 @@ async def test_a_change_that_fails_is_an_error_of_its_caller_alone(
             await member.write(fail)
         results.append("failed")
 
-    async with open_network() as network, open_member(network, tmp_path) as (member, publisher):
+    async with open_network() as network, open_pair(network, tmp_path) as (member, publisher):
         with trio.fail_after(30):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(publish, publisher)
@@ -86,7 +82,7 @@ async def test_a_damaged_record_of_an_outcome_is_an_error_of_its_request_alone(t
     service.request(answer)
     async with (
         open_network() as network,
-        open_member(network, tmp_path) as (member, desk),
+        open_pair(network, tmp_path) as (member, desk),
         network.open_node("bank") as bank,
         bank.join("bank", service),
     ):

@@ -20,14 +20,10 @@ from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network
 from tests.support.arrivals import stored
+from tests.support.bridge_members import open_member
 from tests.support.bridges import BridgeProcess
 from tests.support.staged import part, written
-
-
-@asynccontextmanager
-async def open_member(network: Network, directory: Path, **options: Any) -> AsyncIterator[BridgeMember]:
-    async with network.open_node("bridge") as node, open_bridge(node, directory=directory, **options) as member:
-        yield member
+from tests.support.waiting import wait_until
 
 
 @asynccontextmanager
@@ -37,9 +33,7 @@ async def open_members(
     """Open so many members, each with one shard."""
     async with AsyncExitStack() as stack:
         yield [
-            await stack.enter_async_context(
-                open_member(network, directory / str(n), shards=[n], of=count, **({"topics": [">"]} | options))
-            )
+            await stack.enter_async_context(open_member(network, directory / str(n), shards=[n], of=count, **options))
             for n in range(count)
         ]
 
@@ -131,9 +125,7 @@ async def test_broadcasts_are_stored_by_one_member_and_tunnels_where_they_end(tm
                 await tunnel.send(b"tunnel")
                 await tunnel.send_eof()
                 assert await tunnel.receive() == 1
-        with trio.fail_after(60):
-            while sum(member.statistics().stored for member in members) < 9:  # noqa: ASYNC110 -- no event says so
-                await trio.sleep(0.001)
+        await wait_until(lambda: sum(member.statistics().stored for member in members) >= 9)
         logs = [stored(member.store, shard) for shard, member in enumerate(members)]
         assert sorted(value for log in logs for value in log) == [b"0", b"1", b"2", b"3", b"4"] + [b"tunnel"] * 4
         assert [b"0", b"1", b"2", b"3", b"4"] in [[value for value in log if value != b"tunnel"] for log in logs]

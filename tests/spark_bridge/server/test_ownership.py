@@ -16,10 +16,9 @@ from iris.spark_bridge.admin import drop_group, drop_query, read_status, transfe
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.errors import LogDamaged, QuotaExceeded
 from iris.spark_bridge.log import JOB_PREFIX, Store
-from iris.spark_bridge.server.bridge import open_bridge
-from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, Rights, open_network
 from tests.support.arrivals import make_store, stored
+from tests.support.bridge_members import open_member
 from tests.support.staged import open_pair, part, staged_files, written
 
 
@@ -31,13 +30,7 @@ async def open_clients(network: Network, *names: str) -> AsyncIterator[list[Brid
         yield [BridgeClient(node, "bridge", patience=5) for node in nodes]
 
 
-@asynccontextmanager
-async def open_member(network: Network, directory: Path, config: Config | None = None) -> AsyncIterator[BridgeMember]:
-    async with (
-        network.open_node("bridge", config=config) as node,
-        open_bridge(node, topics=["in", "out.>"], directory=directory) as bridge,
-    ):
-        yield bridge
+open_log = partial(open_member, topics=["in", "out.>"])
 
 
 # -- queries ---------------------------------------------------------------------------------------------------
@@ -78,9 +71,9 @@ async def test_a_query_that_commits_without_staging_is_its_clusters_too(tmp_path
 
 async def test_whose_a_query_is_survives_a_restart(tmp_path: Path) -> None:
     async with open_network() as network, open_clients(network, "spark", "other") as (writer, other):
-        async with open_member(network, tmp_path):
+        async with open_log(network, tmp_path):
             await writer.stage("bridge", part(0), written(["a"]))
-        async with open_member(network, tmp_path) as bridge:
+        async with open_log(network, tmp_path) as bridge:
             with pytest.raises(NotAllowed, match="belongs to cluster 'spark'"):
                 await other.commit("bridge", "q", 0, [part(0)])
             assert await writer.commit("bridge", "q", 0, [part(0)]) == 1
@@ -149,10 +142,10 @@ async def test_a_query_that_goes_to_another_cluster_keeps_its_last_batch(tmp_pat
 
 async def test_nobody_moves_anothers_group(tmp_path: Path) -> None:
     async with open_network() as network, open_clients(network, "spark", "other", "bridge") as (spark, other, own):
-        async with open_member(network, tmp_path):
+        async with open_log(network, tmp_path):
             (shard,) = await spark.shards()
             await spark.pin("bridge", "g", {shard.id: 0})
-        async with open_member(network, tmp_path):
+        async with open_log(network, tmp_path):
             for attempt in (
                 partial(other.pin, "bridge", "g", {shard.id: 0}),
                 partial(other.move, "bridge", "g", {shard.id: 0}),
@@ -184,7 +177,7 @@ async def test_a_cluster_has_so_many_groups_and_queries_and_all_have_so_many(tmp
     few = Config(bridge_groups=3, bridge_groups_per_owner=2, bridge_queries=3, bridge_queries_per_owner=2)
     async with (
         open_network() as network,
-        open_member(network, tmp_path, few) as bridge,
+        open_log(network, tmp_path, config=few) as bridge,
         open_clients(network, "a", "b", "bridge") as (first, second, own),
     ):
         for number in range(2):

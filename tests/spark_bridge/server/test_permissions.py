@@ -17,6 +17,7 @@ from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.protocol import OPERATIONS, PERMISSIONS
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Rights, open_network
+from tests.support.bridge_members import open_member
 from tests.support.bridge_requests import ask_raw
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "reference" / "spark.md"
@@ -157,10 +158,7 @@ async def test_each_operation_looks_at_the_rights_to_what_it_names_before_anythi
     async with open_network() as network:
         for number, rights in enumerate(RIGHTS):
             network.credential(f"c{number}", rights)
-        async with (
-            network.open_node("bridge") as node,
-            open_bridge(node, topics=["secret.>", "public.>"], directory=tmp_path) as bridge,
-        ):
+        async with open_member(network, tmp_path, topics=["secret.>", "public.>"]) as bridge:
             for number, rights in enumerate(RIGHTS):
                 async with network.open_node(f"c{number}") as other:
                     expected = {name for name, row in PERMISSIONS.items() if not permitted(row, rights)}

@@ -23,6 +23,7 @@ from iris.testing import Network, open_network
 from tests.support.arrivals import stored
 from tests.support.bridges import BridgeProcess
 from tests.support.staged import part, staged_files, written
+from tests.support.waiting import wait_until
 
 
 @asynccontextmanager
@@ -127,9 +128,7 @@ async def test_so_many_questions_of_a_cluster_wait_for_news(tmp_path: Path) -> N
             news.append(found[shard.id].next)
 
         async def until(count: int) -> None:
-            with trio.fail_after(60):
-                while len(news) < count:  # noqa: ASYNC110 -- no event says so
-                    await trio.sleep(0.001)
+            await wait_until(lambda: len(news) >= count)
 
         for _ in range(3):
             nursery.start_soon(wait, first)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,8 @@ from iris.spark_bridge.log.recovery import open_store
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, open_network
 from tests.support.arrivals import stored
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition that other tasks bring about."""
-    with trio.fail_after(60):
-        while not condition():  # noqa: ASYNC110 -- what is waited for has no event
-            await trio.sleep(0.001)
+from tests.support.bridge_members import open_member
+from tests.support.waiting import wait_until
 
 
 def payloads(directory: Path) -> list[bytes]:
@@ -101,7 +95,7 @@ async def test_a_bridge_that_was_stopped_in_order_is_away_and_not_gone(tmp_path:
         await run_for_a_moment(network, "bridge", tmp_path)
         with pytest.raises(RequestTimeout, match="'bridge' of cluster 'bridge'"):
             await shop.publish_confirmed("a.b", b"1", timeout=0.2)
-        async with network.open_node("bridge") as node, open_bridge(node, topics=["c"], directory=tmp_path):
+        async with open_member(network, tmp_path, topics=["c"]):
             with pytest.raises(NotSent, match=r"no durable subscriber of 'a\.b'"):
                 await shop.publish_confirmed("a.b", b"2")  # it stores other topics now
 
@@ -128,4 +122,4 @@ async def test_a_full_disk_does_not_end_a_bridge_that_hears_of_another(
         await run_for_a_moment(network, "west", tmp_path / "west")
         assert bridge.store.subscribers() == []
         full = False
-        await until(lambda: len(bridge.store.subscribers()) == 2)
+        await wait_until(lambda: len(bridge.store.subscribers()) == 2)

@@ -6,8 +6,7 @@ On the network in memory and the real clock, because the log works in threads.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,15 @@ from iris.spark_bridge.copies.promotion import promote
 from iris.spark_bridge.errors import TierUnreachable
 from iris.spark_bridge.log.retention import Retention
 from iris.spark_bridge.log.tiering import TierObject
-from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.spark_bridge.server.successor import reopen
 from iris.spark_bridge.tier import Tier
 from iris.spark_bridge.tier.parquet import TierReader
 from iris.testing import Network, open_network
+from tests.support.bridge_members import open_member
 from tests.support.copies import open_follower, open_primary
 from tests.support.tiers import local_segments, read_parquet
+from tests.support.waiting import wait_until
 
 SOON = 0.01
 
@@ -41,15 +41,10 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("iris.spark_bridge.server.member._RETENTION_INTERVAL", 0.05)
 
 
-@asynccontextmanager
-async def bridge(network: Network, directory: Path, **options: Any) -> AsyncIterator[BridgeMember]:
-    """A bridge that keeps nothing on its disk that the tier has."""
+def bridge(network: Network, directory: Path, **options: Any) -> AbstractAsyncContextManager[BridgeMember]:
+    """Open a bridge that keeps nothing on its disk that the tier has."""
     chosen: dict[str, Any] = {"retention": Retention(max_age=SOON), **options}
-    async with (
-        network.open_node("bridge") as node,
-        open_bridge(node, topics=[">"], directory=directory / "log", **chosen) as member,
-    ):
-        yield member
+    return open_member(network, directory / "log", **chosen)
 
 
 def tier(directory: Path) -> Tier:
@@ -64,9 +59,7 @@ async def publish(node: Node, numbers: range, topic: str = "a.b") -> None:
 
 async def wait_left(directory: Path) -> None:
     """Wait until all of the log is in the tier and nothing on the disk."""
-    with trio.fail_after(60):
-        while local_segments(directory / "log"):  # noqa: ASYNC110 -- there is no event
-            await trio.sleep(0.05)
+    await wait_until(lambda: not local_segments(directory / "log"))
 
 
 async def test_readers_go_from_the_tier_to_the_disk(tmp_path: Path) -> None:
@@ -196,9 +189,7 @@ async def test_a_promoted_copy_goes_on_with_the_tier(tmp_path: Path, monkeypatch
             async with open_primary(network, tmp_path / "log", **options):
                 await publish(node, range(100))
                 await wait_left(tmp_path)
-                with trio.fail_after(60):
-                    while local_segments(tmp_path / "copy"):  # noqa: ASYNC110 -- there is no event
-                        await trio.sleep(0.02)
+                await wait_until(lambda: not local_segments(tmp_path / "copy"))
                 await publish(node, range(100, 200))
             assert (await promote(operator, "bridge", 0)).lost == []
             settings = await copy.wait_promoted()
@@ -228,6 +219,4 @@ async def test_what_no_copy_has_does_not_go_to_the_tier(tmp_path: Path, monkeypa
                     await trio.sleep(0.05)
             assert member.store.tiering.objects(0) == []
             async with open_follower(network, tmp_path / "copy"):
-                with trio.fail_after(60):
-                    while not member.store.tiering.objects(0):  # noqa: ASYNC110 -- there is no event
-                        await trio.sleep(0.05)
+                await wait_until(lambda: member.store.tiering.objects(0))

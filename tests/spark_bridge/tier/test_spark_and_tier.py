@@ -5,18 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 import trio
 from pyspark.sql import SparkSession
 
 from tests.support.bridges import BridgeProcess, publish
 from tests.support.tiers import local_segments, open_tiered
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
 
 
 async def leave_to_tier(directory: Path) -> None:

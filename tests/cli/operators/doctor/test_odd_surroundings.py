@@ -107,10 +107,8 @@ def test_a_program_that_is_no_node_is_named(terminal: Terminal) -> None:
     assert "seed-foreign" in {json.loads(line)["code"] for line in out.splitlines()}
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
-def test_closed_standard_streams_are_no_trouble(terminal: Terminal, closed: str) -> None:
-    command = f"{' '.join(terminal.command)} doctor -q {closed}"
-    done = subprocess.run(
+def in_shell(terminal: Terminal, command: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
         ["sh", "-c", command],
         cwd=terminal.directory,
         env=terminal.environment,
@@ -118,20 +116,17 @@ def test_closed_standard_streams_are_no_trouble(terminal: Terminal, closed: str)
         timeout=120,
         check=False,
     )
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_no_trouble(terminal: Terminal, closed: str) -> None:
+    done = in_shell(terminal, f"{' '.join(terminal.command)} doctor -q {closed}")
     assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr.decode()
 
 
 @pytest.mark.parametrize("files", [9, 12, 63])
 def test_few_descriptors_are_the_reason_whatever_would_fail_first(terminal: Terminal, files: int) -> None:
-    command = f"ulimit -n {files}; {' '.join(terminal.command)} doctor -q -o json"
-    done = subprocess.run(
-        ["sh", "-c", command],
-        cwd=terminal.directory,
-        env=terminal.environment,
-        capture_output=True,
-        timeout=120,
-        check=False,
-    )
+    done = in_shell(terminal, f"ulimit -n {files}; {' '.join(terminal.command)} doctor -q -o json")
     assert [json.loads(line)["code"] for line in done.stdout.splitlines()] == ["files-few"]
 
 

@@ -17,12 +17,6 @@ from tests.spark_bridge.session.columns.test_parse import RECORD
 from tests.support.bridges import BridgeProcess, publish
 from tests.support.spark_packages import AVRO, spark_packages
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
-
 
 def test_options_that_are_wrong_are_refused_at_once(spark: SparkSession) -> None:
     for topic, options, message in (

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import DataFrameReader, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
@@ -21,20 +21,8 @@ from iris.kernel.errors import ConfigError
 from iris.spark_bridge.datasource.json_values import pack, unpack
 from iris.spark_bridge.events.schema import SCHEMA, SPARK_SCHEMA
 from tests.support.bridges import BridgeProcess, publish
-from tests.support.payloads import payloads
-from tests.support.spark_packages import AVRO, PROTOBUF, spark_packages
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
-
-
-def frame(spark: SparkSession, *values: bytes | None) -> DataFrame:
-    rows = [(at, None if value is None else bytearray(value)) for at, value in enumerate(values)]
-    return spark.createDataFrame(rows, "offset INT, value BINARY").coalesce(1)
-
+from tests.support.payloads import frame, long, payloads
+from tests.support.spark_packages import PROTOBUF, spark_packages
 
 PAYLOADS = [
     b'{"s":"x","n":1,"d":1.5,"t":"2024-03-10T02:30:00 PST","day":"24","b":"aGk=","m":{"k":[1,2]},"amount":12.345}',
@@ -241,22 +229,6 @@ def head(number: int) -> bytes:
     return b"\0" + struct.pack(">I", number)
 
 
-def count(number: int) -> bytes:
-    number, found = 2 * number, bytearray()
-    while number > 127:
-        found.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*found, number])
-
-
-@pytest.fixture
-def avro(spark: SparkSession) -> SparkSession:
-    """A session that reads Avro."""
-    if not any(AVRO[0] in package.name for package in spark_packages()):
-        pytest.skip("the package for Avro is not on this machine, and mvn is missing or does not find it")
-    return spark
-
-
 def test_avro_is_read_by_the_schema_that_its_frame_names(avro: SparkSession) -> None:
     schemas = {7: RECORD, 300: OLD}
     values = [
@@ -298,12 +270,12 @@ def test_avro_is_read_by_the_schema_that_its_frame_names(avro: SparkSession) -> 
 @pytest.mark.parametrize(
     ("items", "payload"),
     [
-        ("int", count(2**28)),
-        ("int", count(2**40)),
-        ("string", count(1) + count(2**30)),
-        ("bytes", count(1) + count(2**30)),
-        ({"type": "map", "values": "int"}, count(1) + count(2**30)),
-        ({"type": "array", "items": "int"}, count(1) + count(2**28)),
+        ("int", long(2**28)),
+        ("int", long(2**40)),
+        ("string", long(1) + long(2**30)),
+        ("bytes", long(1) + long(2**30)),
+        ({"type": "map", "values": "int"}, long(1) + long(2**30)),
+        ({"type": "array", "items": "int"}, long(1) + long(2**28)),
     ],
 )
 def test_avro_that_claims_more_than_it_has_does_not_fit(avro: SparkSession, items: Any, payload: bytes) -> None:

@@ -14,12 +14,7 @@ from pyspark.sql.types import MapType, StructType
 from iris import spark_bridge
 from tests.support.payloads import FIELDS, of_files, payloads
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
+pytestmark = pytest.mark.long
 
 
 def test_payloads_of_real_shapes_are_read_as_from_json_reads_them(spark: SparkSession, tmp_path: Path) -> None:
