@@ -41,7 +41,7 @@ class Members:
         return member in self.linked
 
     def picker(self, _address: str) -> SimpleNamespace | None:
-        return SimpleNamespace(pick=lambda: self.linked[0]) if self.linked else None
+        return SimpleNamespace(has_other=lambda _: True) if self.linked else None
 
     async def wait_news(self) -> None:
         await trio.sleep_forever()
