@@ -226,7 +226,7 @@ def build_patterns(
     surveys = Surveys(mesh, requests, membership, relays, config)
     pubsub = PubSub(mesh, books, subscriptions, membership, relays.tally, elsewhere)
     serving = Server(mesh, relays, books, memberships, bridges=calls, observer=tracing)
-    tunnels = Tunnels(mesh, membership, serving, config, books)
+    tunnels = Tunnels(mesh, membership, serving, config, books, reach)
     membership.on_suspected(requests.peer_unreachable)
     membership.proofs.on_lost(tunnels.member_expelled)
     blocked = BlockedHandlers(mesh, serving)

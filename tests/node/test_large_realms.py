@@ -13,6 +13,8 @@ import iris
 from iris.testing import Network, open_network
 
 NODES = 24
+FEW = 13
+"""Nodes of a realm that is just large enough."""
 
 
 def service_of(number: int) -> iris.Service:
@@ -230,3 +232,113 @@ async def test_nothing_is_kept_of_names_that_nobody_serves(autojump_clock: MockC
         assert repr(nodes[0]._reach) == "<MemberReach: 0 clusters>"
         await nodes[0].request("numbers", b"", timeout=1.0)
         assert repr(nodes[0]._reach) == "<MemberReach: 1 clusters>"
+
+
+def never_met(nodes: list[iris.Node], member: iris.Node) -> list[iris.Node]:
+    return [node for node in nodes if node is not member and member.id not in node.statistics().links]
+
+
+async def test_who_never_met_the_only_member_waits_for_the_one_that_takes_its_place(autojump_clock: MockClock) -> None:
+    async with open_network() as network, open_realm(network, FEW, 0) as nodes:
+        async with network.open_node("numbers", seeds=["host-1"]) as first, first.join("numbers", service_of(1)):
+            await nodes[0].wait_for("numbers")
+            await trio.sleep(2.0)
+            callers = never_met(nodes, first)
+        assert callers
+        await trio.sleep(0.5)
+        replies: list[object] = []
+        all_have_replies = trio.Event()
+
+        async def ask(node: iris.Node) -> None:
+            options = iris.RequestOptions(idempotent=True)
+            replies.append(await node.request("numbers", b"", timeout=8.0, options=options))
+            if len(replies) == len(callers):
+                all_have_replies.set()
+
+        async with trio.open_nursery() as nursery:
+            for node in callers:
+                nursery.start_soon(ask, node)
+            await trio.sleep(1.0)
+            async with network.open_node("numbers", seeds=["host-1"]) as second, second.join("numbers", service_of(2)):
+                with trio.fail_after(3.0):
+                    await all_have_replies.wait()
+        assert replies == [2] * len(callers)
+
+
+@pytest.mark.parametrize("what", ["request", "tunnel"])
+async def test_what_members_refuse_goes_to_others_that_are_not_linked_yet(autojump_clock: MockClock, what: str) -> None:
+    def service_with_tunnel(number: int) -> iris.Service:
+        service = service_of(number)
+
+        @service.tunnel
+        async def say(tunnel: iris.Tunnel) -> None:
+            await tunnel.send(number)
+
+        return service
+
+    async def ask(node: iris.Node) -> object:
+        if what == "request":
+            return await node.request("numbers", b"", timeout=5.0)
+        async with node.open_tunnel("numbers", timeout=5.0) as tunnel:
+            return await tunnel.receive()
+
+    async with open_network() as network, open_realm(network, members=0) as nodes, AsyncExitStack() as stack:
+        for number, node in enumerate(nodes[:4]):
+            await stack.enter_async_context(node.join("numbers", service_with_tunnel(number)))
+        await trio.sleep(3.0)
+        for node in nodes[:3]:  # these refuse, and have told nobody yet
+            node._parts.patterns.serving.memberships["numbers"].draining = True
+        client = await stack.enter_async_context(network.open_node("numbers", client=True, seeds=["host-8"]))
+        for node in (*nodes[4:], client):
+            assert await ask(node) == 3
+
+
+async def test_a_broadcast_that_waits_at_a_member_is_not_in_doubt_while_nobody_uses_the_link(
+    autojump_clock: MockClock,
+) -> None:
+    service = iris.Service("slow")
+
+    @service.broadcast
+    async def hear(message: iris.Message) -> None:
+        await trio.sleep(60.0)
+
+    async with open_network() as network, open_realm(network, FEW, 0) as nodes, AsyncExitStack() as stack:
+        for node in nodes[:3]:
+            await stack.enter_async_context(node.join("slow", service))
+        await trio.sleep(3.0)
+        for _ in range(2):
+            await nodes[9].broadcast("slow", b"")
+        for _ in range(4):
+            await trio.sleep(40.0)
+            books = await nodes[9].books("slow", settle=0.5)
+            assert not any(row.in_doubt for row in books.rows)
+        assert (await nodes[9].books("slow")).received == 6
+
+
+async def test_a_tree_reaches_those_that_do_not_know_yet_that_they_are_linked(autojump_clock: MockClock) -> None:
+    """The last frame of a handshake may take longer than two others, over the node that hands a broadcast on."""
+    config = iris.Config(relay_above=2, relay_fan_out=2)
+    heard: list[object] = []
+
+    def listener(number: int) -> iris.Service:
+        service = service_of(number)
+
+        @service.broadcast
+        async def hear(message: iris.Message) -> None:
+            heard.append(message.payload)
+
+        return service
+
+    async with open_network(seed=1, latency=(0.0005, 0.02)) as network, AsyncExitStack() as stack:
+        nodes: list[iris.Node] = []
+        for _ in range(16):
+            seeds = ["host-1"] if nodes else []
+            nodes.append(await stack.enter_async_context(network.open_node("numbers", seeds=seeds, config=config)))
+        for number, node in enumerate(nodes[:12]):
+            await stack.enter_async_context(node.join("numbers", listener(number)))
+        await trio.sleep(5.0)
+        for number, node in enumerate(nodes[12:]):
+            await node.broadcast("numbers", number)
+            await trio.sleep(1.0)
+            assert heard == [number] * 12
+            heard.clear()

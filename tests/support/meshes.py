@@ -128,7 +128,9 @@ class StaticDirectory:
     def lists(self, address: str) -> bool:
         return False
 
-    async def reach(self, address: str, timeout: float, *, everybody: bool, keyed: bool = False) -> float:
+    async def reach(
+        self, address: str, timeout: float, *, everybody: bool, keyed: bool = False, tried: Collection[NodeId] = ()
+    ) -> float:
         await trio.lowlevel.checkpoint()
         return timeout
 

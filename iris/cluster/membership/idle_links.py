@@ -120,16 +120,17 @@ class IdleLinks(PeerObserver):
             return
         if message.step == PROPOSE and (node in self._withdrawn or now < self._since.get(node, now)):
             return  # who says neither goodbye nor that it stays would have callers wait for it for ever
-        ends = self._may_end(peer, self._look(now))
+        proposed = now < self._proposed.get(node, -_AGREED) + _AGREED
         if message.step == PROPOSE:
             # Of two that propose it at one time the one with the lesser id agrees.
-            crossing = now < self._proposed.get(node, -_AGREED) + _AGREED
-            if ends and not (crossing and self._mesh.node > node) and self._post(peer, AGREE):
+            waits = proposed and self._mesh.node > node
+            if not waits and self._may_end(peer, self._look(now)) and self._post(peer, AGREE):
                 self._proposed.pop(node, None)
                 self._withdrawn[node] = now + _WITHDRAWN
                 peer.parting = True
                 self._membership.withdraw(node)
-        elif ends and now < self._proposed.pop(node, -_AGREED) + _AGREED:
+        elif proposed and self._may_end(peer, self._used.used_since(now - IDLE)):  # what was asked meanwhile as well
+            del self._proposed[node]
             self._membership.withdraw(node)
             self._mesh.part(peer, "neither end uses the link")
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Final, final
 
@@ -62,7 +62,9 @@ class Lookups:
         """Return whether members have to be looked up before all of a cluster are asked: there may be new ones."""
         return True
 
-    async def reach(self, address: str, timeout: float, *, everybody: bool, keyed: bool = False) -> float:
+    async def reach(
+        self, address: str, timeout: float, *, everybody: bool, keyed: bool = False, tried: Collection[NodeId] = ()
+    ) -> float:
         """Find the members of a cluster and link to them, as far as that is needed to ask one of them, or each.
 
         Returns what is left of ``timeout``, when it has come to something or to nothing, at the latest when a handshake
@@ -76,7 +78,7 @@ class Lookups:
         self._look(cluster, 0.0 if everybody else _OLD)
         # Those who cannot be linked must not take from the others the time in which these answer.
         with trio.move_on_after(min(timeout / 2 if each else timeout, self._mesh.config.handshake_timeout)):
-            while each or not self._can_be_asked(address):
+            while each or not self._can_be_asked(address, tried):
                 is_answered = self._view.answered(cluster) >= (began if everybody else began - _OLD)
                 if is_answered and all(map(self._membership.is_settled, self._view.listed(cluster))):
                     break
@@ -90,9 +92,9 @@ class Lookups:
     def _look(self, cluster: str, again_after: float) -> None:
         self._membership.perform(self._view.look(cluster, trio.current_time(), again_after=again_after))
 
-    def _can_be_asked(self, address: str) -> bool:
+    def _can_be_asked(self, address: str, tried: Collection[NodeId]) -> bool:
         picker = self._membership.picker(address)
-        return picker is not None and picker.pick() is not None
+        return picker is not None and picker.has_other(tried)
 
     @contextmanager
     def following(self, address: str) -> Iterator[None]:

@@ -65,6 +65,9 @@ _HELD_BACK_SIZE: Final = 4096
 _SETTLED: Final = 10.0
 """Seconds after its start within which a node takes no newcomer in the place of another partner."""
 
+_LESS: Final = ("draining", "left", "lost")
+"""Changes by which a cluster has one member less to ask."""
+
 _LOOK: Final = 0.25
 """Share of ``Config.probe_timeout`` after which it is checked again which members owe an answer, while any does."""
 
@@ -186,7 +189,8 @@ class Membership(PeerObserver):
         """See ``MemberDirectory.had_members``."""
         emptied = self._emptied.get(cluster, -math.inf)
         recently = emptied + self._config.absence_patience > trio.current_time()
-        return cluster in self._balancers or recently or self._swim.is_unanswered(cluster.partition("@")[0])
+        is_here = cluster in self._balancers or bool(self.without_link(cluster))
+        return is_here or recently or self._swim.is_unanswered(cluster.partition("@")[0])
 
     def is_silent(self, cluster: str) -> bool:
         """See ``MemberDirectory.is_silent``."""
@@ -663,7 +667,12 @@ class Membership(PeerObserver):
                     at=trio.current_time(),
                 )
             )
-        self._report(self._roster.apply(changed))
+        changes = self._roster.apply(changed)
+        for change in changes:
+            # Whether it was linked or not: those who never asked it wait for the next one as well.
+            if change.kind in _LESS and all(left.status == "draining" for left in self._roster.members(change.cluster)):
+                self._note_empty(change.cluster)
+        self._report(changes)
         self._version += 1
         if gone:
             self._records.pop(node, None)

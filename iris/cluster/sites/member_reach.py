@@ -63,7 +63,9 @@ class MemberReach:
         """See ``Reach.lists``."""
         return self._lacks(address, everybody=True) or (self._sites is not None and self._sites.lists(address))
 
-    async def reach(self, address: str, timeout: float, *, everybody: bool, keyed: bool = False) -> float:
+    async def reach(
+        self, address: str, timeout: float, *, everybody: bool, keyed: bool = False, tried: Collection[NodeId] = ()
+    ) -> float:
         """See ``Reach.reach``.  Cancelling it leaves handshakes in progress that end by themselves."""
         began, membership, sites = trio.current_time(), self._membership, self._sites
         each = everybody or keyed
@@ -77,9 +79,11 @@ class MemberReach:
                 for node in begun[start:]:
                     membership.request_link(node)
                 with trio.move_on_after(_NEXT if len(begun) < len(lacking) else math.inf):
-                    while not (all(map(membership.is_settled, begun)) or (not each and self._can_be_asked(address))):
+                    while not (
+                        all(map(membership.is_settled, begun)) or (not each and self._can_be_asked(address, tried))
+                    ):
                         await membership.wait_news()
-                if not each and self._can_be_asked(address):
+                if not each and self._can_be_asked(address, tried):
                     break
         left = max(timeout - (trio.current_time() - began), 0.001)
         if sites is not None and (sites.lists(address) if everybody else sites.matters(address)):
@@ -144,6 +148,6 @@ class MemberReach:
         """Return the rank of a member for this node: another one at each, so that all members have as many callers."""
         return blake2b(f"{self._mesh.node}{node}".encode(), digest_size=8).digest()
 
-    def _can_be_asked(self, address: str) -> bool:
+    def _can_be_asked(self, address: str, tried: Collection[NodeId]) -> bool:
         picker = self._membership.picker(address)
-        return picker is not None and picker.pick() is not None
+        return picker is not None and picker.has_other(tried)

@@ -42,8 +42,18 @@ class Reach(Protocol):
         """Return whether that has to be seen to before each member of a cluster is asked."""
         ...
 
-    async def reach(self, address: str, timeout: float, *, everybody: bool, keyed: bool = False) -> float:
-        """Link to members of a cluster, as far as is needed to ask one, or each; return what is left of the time."""
+    async def reach(
+        self, address: str, timeout: float, *, everybody: bool, keyed: bool = False, tried: Collection[NodeId] = ()
+    ) -> float:
+        """Link to members of a cluster, as far as is needed to ask one, or each; return what is left of the time.
+
+        Args:
+            address: see ``Node.request``.
+            timeout: seconds.
+            everybody: each is to be asked.
+            keyed: see above.
+            tried: members that were asked in vain: another one is to be asked.
+        """
         ...
 
     def without_link(self, address: str) -> Collection[NodeId]:

@@ -230,8 +230,8 @@ class Bookkeeper(PeerObserver):
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
     def holds(self, node: NodeId) -> bool:
-        """Return whether events for groups would count as lost with a node."""
-        return self.ledger.is_open(node)
+        """Return whether something of a node has no outcome here yet, or events for groups would count as lost."""
+        return self.ledger.is_open(node) or self._receipts.is_due(node)
 
     def peer_connected(self, peer: Peer) -> None:
         """Go on with the books that the node had."""

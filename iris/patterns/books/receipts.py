@@ -139,6 +139,10 @@ class Receipts:
 
     # -- reports --------------------------------------------------------------------------------------------
 
+    def is_due(self, node: NodeId) -> bool:
+        """Return whether something is due for a sender, now or once its program has taken what waits here."""
+        return node in self._reporting
+
     @property
     def reporting(self) -> list[NodeId]:
         """The senders for which something is due."""

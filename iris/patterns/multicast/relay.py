@@ -356,6 +356,11 @@ class Relays(PeerObserver):
 
 
 def stands_alone(mesh: Mesh, node: NodeId) -> bool:
-    """Return whether this node sends to a node itself: it is this one, or at another site."""
+    """Return whether this node sends to a node itself: it is this one, or at another site, or was linked just now.
+
+    Until the last frame of the handshake has come there, which this node has sent, it refuses what others hand on.
+    """
     peer = mesh.peer(node)
-    return node == mesh.node or (peer is not None and peer.at_remote_site)
+    if node == mesh.node or peer is None:
+        return node == mesh.node
+    return peer.at_remote_site or (peer.initiated and peer.session is not None and not peer.session.has_received)

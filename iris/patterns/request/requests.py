@@ -510,6 +510,8 @@ class Requests(PeerObserver):
                         choice = None if tried else call.only
                     elif call.picker is not None and len(tried) < _MAX_ATTEMPTS:
                         choice = call.picker.pick(exclude=tried, key=call.key, prefer=call.prefer, now=now)
+                        if choice is None and tried and await self._has_linked_another(call):
+                            continue
                     if choice is not None and failure is not None and call.picker is not None:
                         # What did not run because of the load is repeated only as far as the load allows; what was lost
                         # always, at first.
@@ -617,6 +619,15 @@ class Requests(PeerObserver):
             return f"node {attempt.member} {described(said)}{_OWN if attempt.blocks is not None else ''}"
         return f"node {attempt.member} {_SILENT}" if silent else ""
 
+    async def _has_linked_another(self, call: Call) -> bool:
+        """Link to a member beside those that were asked in vain; return whether there is one to ask."""
+        if self._reach is None:
+            return False
+        left = max(call.deadline - trio.current_time(), _PAUSE)
+        await self._reach.reach(call.cluster, left, everybody=False, tried=call.tried)
+        call.picker = self._directory.picker(call.cluster)
+        return call.picker is not None and call.picker.has_other(call.tried)
+
     async def _pause(self, call: Call, until: float) -> None:
         """Wait for a member that was not asked yet, until a time, and get the cluster's picker anew."""
         directory, cluster = self._directory, call.cluster
@@ -628,6 +639,8 @@ class Requests(PeerObserver):
                 picker = directory.picker(cluster)
                 if picker is not None and picker.has_other(call.tried):
                     break
+                if picker is None and self._reach is not None and self._reach.matters(cluster):
+                    break  # a member has appeared that is not linked
         if self._reach is not None:
             await reach_one(self._reach, cluster, None, max(until - trio.current_time(), _PAUSE))
         call.picker = directory.picker(cluster)

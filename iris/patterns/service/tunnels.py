@@ -10,6 +10,7 @@ import trio
 
 from iris.cluster.balancing import AtSite
 from iris.cluster.mesh import Mesh, Peer, PeerObserver
+from iris.cluster.sites import Reach
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import (
@@ -55,13 +56,24 @@ _MAX_ATTEMPTS: Final = 4
 
 @final
 class Tunnels(PeerObserver):
-    """The tunnels of one node: those that it opens and those that its handlers serve."""
+    """The tunnels of one node: those that it opens and those that its handlers serve.
+
+    Args:
+        reach: links another member where those that are linked refuse.
+    """
 
     def __init__(
-        self, mesh: Mesh, directory: MemberDirectory, serving: Server, config: Config, books: Bookkeeper
+        self,
+        mesh: Mesh,
+        directory: MemberDirectory,
+        serving: Server,
+        config: Config,
+        books: Bookkeeper,
+        reach: Reach,
     ) -> None:
         self._mesh = mesh
         self._directory = directory
+        self._reach = reach
         self._serving = serving
         self._config = config
         self._arriving = Arriving(mesh.refusals, mesh.node, config)
@@ -129,6 +141,11 @@ class Tunnels(PeerObserver):
         failure: IrisError | None = None
         for _ in range(_MAX_ATTEMPTS):
             member = picker.pick(exclude=tried, key=key, prefer=prefer)
+            if member is None and tried:
+                left = max(deadline - trio.current_time(), 0.001)
+                await self._reach.reach(cluster, left, everybody=False, tried=tried)
+                picker = self._directory.picker(cluster) or picker
+                member = picker.pick(exclude=tried, key=key, prefer=prefer)
             if member is None:
                 break
             tried.add(member)

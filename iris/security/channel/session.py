@@ -273,6 +273,11 @@ class Session:
         return now - self.established >= self._reject_after
 
     @property
+    def has_received(self) -> bool:
+        """True once a frame has come: the other side has the session, too."""
+        return self._expected > 0
+
+    @property
     def closed(self) -> bool:
         """True once ``close`` was called, or the process forked."""
         return self._seal_key is None

@@ -26,6 +26,7 @@ class Ends:
     def __init__(self) -> None:
         self.posted: list[int] = []
         self.withdrawn = False
+        self.used: tuple[NodeId, ...] = ()
         link = SimpleNamespace(is_up=True, post=self.post)
         self.peer = SimpleNamespace(
             node=node(2), link=link, other_realm=False, at_remote_site=False, leaving=False, parting=False
@@ -57,7 +58,7 @@ class Ends:
         self.withdrawn = False
 
     def used_since(self, _time: float) -> tuple[NodeId, ...]:
-        return ()
+        return self.used
 
 
 @asynccontextmanager
@@ -90,3 +91,15 @@ async def test_who_proposes_and_keeps_by_turns_is_agreed_with_now_and_then(autoj
             idle._receive(cast("Peer", ends.peer), kinds.Unused(KEEP))
             await trio.sleep(0.1)
     assert ends.posted.count(AGREE) <= 5
+
+
+async def test_what_is_asked_until_the_other_end_agrees_keeps_the_link(autojump_clock: MockClock) -> None:
+    """In the moment after it was proposed: what goes over others would come when this node is gone there."""
+    ends = Ends()
+    async with open_idle(ends) as idle:
+        await trio.sleep(30.5)
+        assert ends.posted == [PROPOSE]
+        ends.used = (node(2),)
+        idle._receive(cast("Peer", ends.peer), kinds.Unused(AGREE))
+        assert ends.posted == [PROPOSE, KEEP]
+        assert not ends.withdrawn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from types import SimpleNamespace
 from typing import cast
 
@@ -41,7 +42,10 @@ class Members:
         return member in self.linked
 
     def picker(self, _address: str) -> SimpleNamespace | None:
-        return SimpleNamespace(pick=lambda: self.linked[0]) if self.linked else None
+        return SimpleNamespace(has_other=self.has_other) if self.linked else None
+
+    def has_other(self, tried: Collection[NodeId]) -> bool:
+        return any(member not in tried for member in self.linked)
 
     async def wait_news(self) -> None:
         await trio.sleep_forever()

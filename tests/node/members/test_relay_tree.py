@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from trio.testing import MockClock
 
 import iris
+from iris.cluster.sites import reach_all
 from iris.kernel import wire
 from iris.kernel.wire import kinds
 from iris.patterns.multicast.tree import claim
@@ -51,6 +52,8 @@ async def test_every_member_of_a_large_cluster_is_told_once_in_order_and_by_whom
         members = await crowd.start(stage, 12, NARROW)
         shop = await stage.node("shop", config=NARROW)
         await shop.wait_for("crowd", members=12)
+        await reach_all(shop._reach, "crowd", 5.0)
+        await trio.sleep(IN_FLIGHT)  # who was linked just now would be told by the sender itself
         for number in range(20):
             await shop.broadcast("crowd", number)
         await trio.sleep(IN_FLIGHT)
