@@ -62,7 +62,7 @@ def test_then_the_first_ones_cost_nothing_again(how: str) -> None:
 
 def test_nodes_that_were_refused_together_do_not_come_back_together() -> None:
     shares = iter(range(256))
-    pauses = set()
+    pauses: set[float] = set()
     for _ in range(256):
         backoff = RefusalBackoff(lambda size: bytes([next(shares)] * size))
         pauses.add(backoff.pause("a", refused(backoff, "a", FREE + 1)))
