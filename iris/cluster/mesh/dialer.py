@@ -322,13 +322,13 @@ class Dialer:
         backoff, now = self._backoff, trio.current_time()
         pause = backoff.pause(ALL, now)
         if pause:
-            raise HeldOff(f"nobody lets this node in: it dials again in {pause:.0f} s")
+            raise HeldOff(f"nobody lets this node in (is its clock right?): it dials again in {pause:.0f} s")
         pause = max(
             0.0 if expected is None else backoff.pause(expected, now),
             min(backoff.pause(url, now) for url in addresses),
         )
         if pause:
-            raise NotSent(f"{addresses[0]} does not let this node in: it is dialled again in {pause:.0f} s")
+            raise NotSent(f"{addresses[0]} does not let this node in (is its clock right?): dialled again in {pause:.0f} s")
 
     def _straightens(self, in_use: OutgoingConnection, addresses: tuple[str, ...]) -> bool:
         return self._outbound.is_relayed(in_use) and not is_via_url(addresses[0])

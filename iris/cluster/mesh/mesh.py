@@ -754,7 +754,6 @@ class Mesh:
 
     def refused(self, node: NodeId | None, url: str) -> None:
         """See ``DialHost``."""
-        self.refusals["link that was refused"] += 1
         now, expelled = trio.current_time(), self.expelled()
         for key in filter(None, (node, url)):
             self._backoff.refused(key, now)
