@@ -328,7 +328,9 @@ class Dialer:
             min(backoff.pause(url, now) for url in addresses),
         )
         if pause:
-            raise NotSent(f"{addresses[0]} does not let this node in (is its clock right?): dialled again in {pause:.0f} s")
+            raise NotSent(
+                f"{addresses[0]} does not let this node in (is its clock right?): dialled again in {pause:.0f} s"
+            )
 
     def _straightens(self, in_use: OutgoingConnection, addresses: tuple[str, ...]) -> bool:
         return self._outbound.is_relayed(in_use) and not is_via_url(addresses[0])
