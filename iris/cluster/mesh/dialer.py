@@ -312,7 +312,7 @@ class Dialer:
                     if isinstance(error, NotSent | AuthenticationError):
                         self._host.refusals["handshake that came to nothing"] += 1
                     if isinstance(error, NotAdmitted | OutOfDate):
-                        self._host.refused(expected, url)
+                        self._host.refused(expected, (*met, addresses[0])[0])
                     raise
         self._host.refusals["handshake that came to nothing"] += 1
         raise no_answer((*met, *addresses), patience, own)
