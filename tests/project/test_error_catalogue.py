@@ -27,6 +27,7 @@ SOURCES = [
 ]
 
 KINDS = {
+    "HeldOff": "NotSent",
     "LockHeld": "ConfigError",
     "UnreadableFile": "ConfigError",
     "NoWayBack": "NotSent",

@@ -160,6 +160,11 @@ class Candidates:
             held.dialling, held.failures, held.node, held.until = False, 0, node, until
             held.due = now + PAUSES[held.source][0]
 
+    def retry(self, now: float) -> None:
+        """Have all of them due: this node has another credential, and who has refused it may let it in."""
+        for held in self._held.values():
+            held.failures, held.due = 0, min(held.due, now)
+
     def failed(self, url: str, now: float) -> None:
         """Note that no node of the realm answers there."""
         held = self._held.get(url)

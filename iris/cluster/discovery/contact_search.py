@@ -14,7 +14,7 @@ from typing import Final, final
 import trio
 
 from iris.cluster.discovery.sources import FoundNodes, Sources
-from iris.cluster.mesh import Mesh, Peer, PeerObserver
+from iris.cluster.mesh import HeldOff, Mesh, Peer, PeerObserver
 from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotSent
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup, first_of
@@ -158,7 +158,7 @@ class ContactSearch(PeerObserver):
             _log.debug("%s", error, extra={"address": url})
             return
         self._mesh.note_cut_off(error)
-        if not self._warned:
+        if not self._warned and not isinstance(error, HeldOff):
             self._warned = True
             _log.warning(
                 "%s; trying again", error, extra={"address": url, "reason": type(error).__name__, "cause": url}

@@ -18,7 +18,7 @@ from iris.cluster.addresses import is_lasting
 from iris.cluster.discovery.address_book import AddressFile
 from iris.cluster.discovery.candidates import AddressSource, Candidates
 from iris.cluster.discovery.sources import Announcer, FoundNodes, Sources
-from iris.cluster.mesh import Mesh
+from iris.cluster.mesh import HeldOff, Mesh
 from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotSent
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import run_in_thread
@@ -151,10 +151,14 @@ class Discovery:
 
     async def run(self) -> None:
         """Go on looking, and keep the book."""
+        identity = self._mesh.identity
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_book)
             while True:
                 now = trio.current_time()
+                if self._mesh.identity is not identity:
+                    identity = self._mesh.identity
+                    self._candidates.retry(now)
                 soonest = self._candidates.next_due(self._here, self._known(), self._claimed())
                 pause = min(max(soonest - now, _SHORTEST), _INTERVAL)
                 await trio.sleep(pause)
@@ -365,7 +369,7 @@ class Discovery:
     def _warn(self, where: str, error: IrisError) -> None:
         """Say it once for each address, and again after it has worked."""
         self._mesh.note_cut_off(error)
-        if where not in self._warned:
+        if where not in self._warned and not isinstance(error, HeldOff):
             if len(self._warned) >= _REMEMBERED:
                 self._warned.clear()
             self._warned.add(where)

@@ -27,6 +27,9 @@ from iris.kernel.wire import Message
 _PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
 """Seconds between attempts to link to a node that gossip calls alive; the last one repeats."""
 
+_LONGEST: Final = 30.0
+"""The same at most, for one whose link is not to be kept: each pause is twice as long as the one before."""
+
 _RETRIES: Final = 50.0
 """Attempts per second, beyond the first one for each node, to link to members of one cluster: where more of them cannot
 be reached than that is enough for, the pauses are longer.  An attempt takes 0.3 ms, and a holder of the cluster's key
@@ -69,16 +72,20 @@ class _Wait:
         messages: messages of the machine, for when it is linked.
         alone: True if the other end does not dial: it does not know that there is to be a link.
         failed: True once an attempt has failed.
+        kept: False while a link is tried again that is not to be kept.
+        again: set when it is to be tried again without further delay.
         hurry: set when there is something for it, or when it is linked.
         linked: set when it is linked.
     """
 
-    __slots__ = ("alone", "failed", "hurry", "linked", "messages")
+    __slots__ = ("again", "alone", "failed", "hurry", "kept", "linked", "messages")
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.alone = False
         self.failed = False
+        self.kept = True
+        self.again = trio.Event()
         self.hurry = trio.Event()
         self.linked = trio.Event()
 
@@ -149,6 +156,13 @@ class Linking:
         if alone:
             wait.alone = True
             wait.hurry.set()
+        if not wait.kept and self._host.wants(node):
+            wait.again.set()
+
+    def retry(self, node: NodeId | None = None) -> None:
+        """Dial a node that could not be reached without further delay; None: each of them."""
+        for wait in self._waits.values() if node is None else filter(None, (self._waits.get(node),)):
+            wait.again.set()
 
     def straighten(self, node: NodeId) -> None:
         """Link to a node directly that is linked through another one, and listens by now.  Tried twice."""
@@ -207,6 +221,7 @@ class Linking:
         if wait is None:
             return []
         wait.hurry.set()
+        wait.again.set()
         wait.linked.set()
         messages, wait.messages = wait.messages, []
         return messages
@@ -276,9 +291,10 @@ class Linking:
         return [url for url in urls if url not in taken]
 
     async def _link(self, node: NodeId, wait: _Wait) -> None:
-        """Dial a node until it is linked or no longer alive; one whose link is not to be kept, or that is dead, once.
+        """Dial a node until it is linked or no longer alive; one that is dead once.
 
-        The machine tries the dead again at its own pace.
+        The machine tries the dead again at its own pace.  Callers wait for the first attempt only: from its failure on
+        the node counts as unreached until it is linked, or each of them would wait for it in turn.
         """
         unreached: str | None = None
         try:
@@ -286,7 +302,7 @@ class Linking:
             if damping := self._mesh.redialling.flapping.pause(node, trio.current_time()):
                 await trio.sleep(damping)
             for attempt in range(1_000_000):
-                record, began = self._host.record_of(node), trio.current_time()
+                record = self._host.record_of(node)
                 if record is None or self._mesh.peer(node) is not None:
                     return
                 try:
@@ -309,19 +325,21 @@ class Linking:
                     self._host.news()
                 if not self._host.knows(node):
                     return
-                if not self._host.wants(node):
-                    # For as long as this took, callers do not wait for it again.
+                # Also after one that has come about: a node that lets this one in and leaves is not dialled at once.
+                wait.kept = self._host.wants(node) or self._mesh.peer(node) is not None
+                if wait.kept:
+                    pause = _PAUSES[min(attempt, len(_PAUSES) - 1)]
+                else:
                     wait.messages.clear()
-                    await trio.sleep(min(max(trio.current_time() - began, _PAUSES[0]), _PAUSES[-1]))
-                    if wait.messages:
-                        continue
-                    if not self._host.wants(node):
-                        return
+                    pause = min(_PAUSES[0] * 2 ** min(attempt, 16), _LONGEST)
                 if unreached is None:
                     unreached = record.name
                     self._unreached[unreached] += 1
-                pause = _PAUSES[min(attempt, len(_PAUSES) - 1)]
-                await trio.sleep(max(pause, self._unreached[unreached] / _RETRIES))
+                wait.again = trio.Event()
+                with trio.move_on_after(max(pause, self._unreached[unreached] / _RETRIES)):
+                    await wait.again.wait()
+                if not self._host.knows(node):
+                    return
         finally:
             if unreached is not None:
                 self._unreached[unreached] -= 1

@@ -458,8 +458,9 @@ class Membership(PeerObserver):
         self._wakeup.wake()
 
     def renew_proof(self, proof: bytes) -> None:
-        """Show everybody a fresh delegation."""
+        """Show everybody a fresh delegation; who has refused this node is dialled again at once."""
         self._perform(self._swim.update_self(trio.current_time(), proof=proof))
+        self._linking.retry()
         self._wakeup.wake()
 
     def _announce_own(self) -> None:
@@ -694,6 +695,7 @@ class Membership(PeerObserver):
             if new:
                 settled = trio.current_time() >= self._began + _SETTLED
                 self._links.kept.meet(node, changed.record.name, settled=settled)
+                self._linking.retry(node)
                 self._draw()
             if changed.state is MemberState.SUSPECT:
                 self._linking.suspected(node)

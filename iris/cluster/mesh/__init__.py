@@ -6,6 +6,7 @@ what a message means: each kind has one registered handler.
 """
 
 from iris.cluster.mesh.control import let_flushers_run
+from iris.cluster.mesh.dialer import HeldOff
 from iris.cluster.mesh.dispatch import Dispatcher, MessageReceiver
 from iris.cluster.mesh.handshakes import NoWayBack, TurnedAway
 from iris.cluster.mesh.mesh import Mesh, open_mesh, own_addresses
@@ -15,7 +16,7 @@ from iris.cluster.mesh.ports import FrameFilter, Inner, MeshPorts, MeshSetting, 
 from iris.cluster.mesh.reader import InboxReader, InboxWaiter
 
 __all__ = (
-    "Dispatcher", "FrameFilter", "InboxReader", "InboxWaiter", "Inner", "Mesh", "MeshPorts", "MeshSetting",
+    "Dispatcher", "FrameFilter", "HeldOff", "InboxReader", "InboxWaiter", "Inner", "Mesh", "MeshPorts", "MeshSetting",
     "MessageReceiver", "NoWayBack", "Peer", "PeerAdmission", "PeerObserver", "PeerTable", "TurnedAway",
     "let_flushers_run", "open_mesh", "own_addresses",
 )  # fmt: skip

@@ -31,10 +31,13 @@ from iris.cluster.mesh.handshakes import MAX_ADDRESSES, Handshakes, no_answer
 from iris.cluster.mesh.outbound import OutboundConnections, worst
 from iris.cluster.mesh.peer import Peer, PeerTable
 from iris.cluster.mesh.ports import Punctuality
+from iris.cluster.mesh.refusal_backoff import ALL, RefusalBackoff
 from iris.cluster.routes import is_site_url, is_via_url
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
 from iris.kernel.names import NodeId
 from iris.kernel.transport import OutgoingConnection
+from iris.security.channel import NotAdmitted
+from iris.security.identity import OutOfDate
 
 AT_A_TIME: Final = 4
 """Handshakes of one node that are in progress, if it is run when it should be."""
@@ -187,6 +190,15 @@ class DialHost(Protocol):
         """Return where the node at ``dialled`` can reach this one; ``over``: the connection to it."""
         ...
 
+    def refused(self, node: NodeId | None, url: str) -> None:
+        """The handshake has shown that one of the two nodes is not to be talked to: revoked, or out of date."""
+        ...
+
+
+@final
+class HeldOff(NotSent):
+    """This node dials nobody for a while, because nobody lets it in; the mesh has logged that."""
+
 
 @final
 class Dialer:
@@ -195,6 +207,7 @@ class Dialer:
     Args:
         host: the mesh; attempts that failed are counted there.
         peers: the linked nodes.
+        backoff: pauses after refusals.
     """
 
     def __init__(
@@ -204,12 +217,14 @@ class Dialer:
         handshakes: Handshakes,
         turns: DialLimiter,
         peers: PeerTable,
+        backoff: RefusalBackoff,
     ) -> None:
         self._host: Final = host
         self._outbound: Final = outbound
         self._handshakes: Final = handshakes
         self._turns: Final = turns
         self._peers: Final = peers
+        self._backoff: Final = backoff
 
     async def connect(
         self, urls: Iterable[str], expected: NodeId | None, realm_id: str, source: str, *, hearsay: bool
@@ -275,6 +290,7 @@ class Dialer:
             in_use = None if linked is None else linked.link.outgoing
             if linked is not None and in_use is not None and not self._straightens(in_use, addresses):
                 return linked  # it was faster
+            self._check_not_refused(addresses, expected)
             own: tuple[str, ...] | None = None
             with trio.move_on_after(patience := self._turns.patience()):
                 outgoing = await dial()
@@ -295,9 +311,26 @@ class Dialer:
                     self._outbound.close(outgoing)
                     if isinstance(error, NotSent | AuthenticationError):
                         self._host.refusals["handshake that came to nothing"] += 1
+                    if isinstance(error, NotAdmitted | OutOfDate):
+                        self._host.refused(expected, (*met, addresses[0])[0])
                     raise
         self._host.refusals["handshake that came to nothing"] += 1
         raise no_answer((*met, *addresses), patience, own)
+
+    def _check_not_refused(self, addresses: tuple[str, ...], expected: NodeId | None) -> None:
+        """Raise HeldOff, or NotSent, while it is too soon to be refused once more."""
+        backoff, now = self._backoff, trio.current_time()
+        pause = backoff.pause(ALL, now)
+        if pause:
+            raise HeldOff(f"nobody lets this node in (is its clock right?): it dials again in {pause:.0f} s")
+        pause = max(
+            0.0 if expected is None else backoff.pause(expected, now),
+            min(backoff.pause(url, now) for url in addresses),
+        )
+        if pause:
+            raise NotSent(
+                f"{addresses[0]} does not let this node in (is its clock right?): dialled again in {pause:.0f} s"
+            )
 
     def _straightens(self, in_use: OutgoingConnection, addresses: tuple[str, ...]) -> bool:
         return self._outbound.is_relayed(in_use) and not is_via_url(addresses[0])

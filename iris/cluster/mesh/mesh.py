@@ -33,6 +33,7 @@ from iris.cluster.mesh.peer import Peer, PeerObserver, SessionEntry, check_ident
 from iris.cluster.mesh.ports import MeshPorts, MeshSetting
 from iris.cluster.mesh.reader import InboxReader
 from iris.cluster.mesh.reconnect import Reconnector, RedialPatience, patience_of
+from iris.cluster.mesh.refusal_backoff import ALL, LONGEST, RefusalBackoff
 from iris.cluster.mesh.rekey import RekeySchedule
 from iris.cluster.mesh.resets import Resets
 from iris.cluster.routes import is_site_url, is_two_way, is_via_url, realm_of_url, site_url, via_url
@@ -145,7 +146,9 @@ class Mesh:
         self._finished = 0
         """Handshakes that were finished."""
         """Handshakes that were finished: new peers, reconnects and renewed sessions."""
-        self._dialling: Final = Dialer(self, self._outbound, self._handshakes, self.turns, self._peers)
+        self._backoff: Final = RefusalBackoff(entropy)
+        """Pauses before those are dialled again who do not let this node in."""
+        self._dialling: Final = Dialer(self, self._outbound, self._handshakes, self.turns, self._peers, self._backoff)
         self.work: Final = ports.work
         """Work that may still be done for the frame that is being handled."""
         self._timed = -1
@@ -188,7 +191,12 @@ class Mesh:
     # -- for the patterns -----------------------------------------------------------------------------------
 
     def renew_identity(self, renewed: NodeIdentity) -> None:
-        """Use other certificates from now on: replace sessions if need be, and drop peers that are trusted no more."""
+        """Use other certificates from now on: replace sessions if need be, and drop peers that are trusted no more.
+
+        Who has refused this node is dialled again without a pause.
+        """
+        if renewed is not self.identity:
+            self._backoff.clear()
         self._renewing.follow(self.identity, renewed)
         self.identity, self._public = renewed, renewed.public()
         follow_trust(self._peers, renewed, self.drop)
@@ -726,8 +734,38 @@ class Mesh:
             peer.link.detach()
             if peer.parting:
                 return
+            if not peer.indirect:  # else it says something about the route
+                self._note_end(peer)
             self.redialling.flapping.broke(peer.node, trio.current_time())
             self._begin_redial(peer)
+
+    def _note_end(self, peer: Peer) -> None:
+        """Note whether a peer whose connection broke had let this node in.
+
+        A member says something as soon as it is linked.  One that refuses the last frame of the handshake says nothing,
+        or shows the list that has this node revoked, and hangs up.
+        """
+        if self.expelled() is not None or not _has_spoken(peer):
+            if peer.initiated:  # else anybody could have this node dial nobody, by coming and going
+                self.refused(peer.node, peer.reached)
+        else:
+            self._backoff.accepted(peer.node)
+            self._backoff.accepted(peer.reached)
+
+    def refused(self, node: NodeId | None, url: str) -> None:
+        """See ``DialHost``."""
+        now, expelled = trio.current_time(), self.expelled()
+        for key in filter(None, (node, url)):
+            self._backoff.refused(key, now)
+        if expelled is None and any(peer.link.is_up and _has_spoken(peer) for peer in self._peers):
+            self._backoff.accepted(ALL)
+        elif self._backoff.refused(ALL, now) and expelled is None:
+            _log.warning(
+                "nobody lets this node in: links to it end before the other end has said anything; its certificates "
+                "may be out of date, or its clock wrong; it dials less and less often, after %g s at most",
+                LONGEST,
+                extra={"peer": self.node, "caller": self.identity.cluster, "reason": "refused"},
+            )
 
     def _begin_redial(self, peer: Peer) -> None:
         # A relayed connection says nothing about the peer when the relay is gone.
@@ -845,6 +883,11 @@ async def open_mesh(
                 mesh.close()
     finally:
         transport.close()
+
+
+def _has_spoken(peer: Peer) -> bool:
+    """Return whether a frame has come from a peer in its present session."""
+    return peer.session is not None and peer.session.statistics().received_frames > 0
 
 
 def _guests_key(peer: PeerIdentity) -> bytes | str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
@@ -130,16 +131,17 @@ class Alive:
 
     def __init__(self, *, wanted: bool = True) -> None:
         self._records = {node(number): record(number) for number in range(1, 20)}
-        self._wanted = wanted
+        self.wanted = wanted
+        self.gone: set[NodeId] = set()
 
     def record_of(self, node: NodeId) -> NodeRecord | None:
         return self._records.get(node)
 
     def knows(self, node: NodeId) -> bool:
-        return True
+        return node not in self.gone
 
     def wants(self, node: NodeId) -> bool:
-        return self._wanted
+        return self.wanted
 
     def peer_refused(self, node: NodeId) -> None:
         pass
@@ -153,11 +155,11 @@ class Alive:
 
 @asynccontextmanager
 async def open_linking(
-    links: Links, states: LinkStates | None = None, *, wanted: bool = True
+    links: Links, states: LinkStates | None = None, *, wanted: bool = True, alive: Alive | None = None
 ) -> AsyncIterator[Linking]:
     states = states or LinkStates(links.node, PeerTable())
     async with trio.open_nursery() as nursery:
-        yield Linking(cast("Mesh", links), nursery, Alive(wanted=wanted), states)
+        yield Linking(cast("Mesh", links), nursery, alive or Alive(wanted=wanted), states)
         nursery.cancel_scope.cancel()
 
 
@@ -191,21 +193,67 @@ async def test_a_member_is_new_until_two_attempts_to_link_to_it_have_failed(auto
         assert len(links.dialled) == 2
 
 
-async def test_nobody_waits_at_once_again_for_a_member_that_did_not_answer(autojump_clock: MockClock) -> None:
+async def test_who_did_not_answer_is_dialled_less_and_less_often_and_counts_as_unreached_until_it_is_linked(
+    autojump_clock: MockClock,
+) -> None:
     links = Links(node(2), answers=False)
     async with open_linking(links, wanted=False) as linking:
         linking.begin(node(1), alone=True)
-        await trio.sleep(5.1)
-        assert linking.is_unreached(node(1))
-        linking.begin(node(1), alone=True)
-        await trio.sleep(5.1)
-        assert len(links.dialled) == 1
+        await trio.sleep(4.9)
+        assert not linking.is_unreached(node(1)), "callers wait for it"
+        for _ in range(200):
+            await trio.sleep(1.0)
+            assert linking.is_unreached(node(1))
+            linking.begin(node(1), alone=True)
+            linking.hold(node(1), array(0x14, ()))
+        gaps = [later - former for former, later in itertools.pairwise(links.dialled)]
+        assert gaps == pytest.approx([5.0 + min(0.25 * 2**number, 30.0) for number in range(len(gaps))])
+        assert gaps[-1] == 35.0
+        links.answers = True
+        await trio.sleep(35.0)
         assert not linking.is_unreached(node(1))
+        assert not len(linking)
+
+
+@pytest.mark.parametrize(
+    "why", ["it is to be kept", "it is back", "this node has another credential", "it has dialled"]
+)
+async def test_who_did_not_answer_is_dialled_at_once_where_that_may_help(autojump_clock: MockClock, why: str) -> None:
+    links = Links(node(2), answers=False)
+    alive = Alive(wanted=False)
+    async with open_linking(links, alive=alive) as linking:
         linking.begin(node(1), alone=True)
+        await trio.sleep(100.0)
+        dials, links.answers = len(links.dialled), True
+        match why:
+            case "it is to be kept":
+                alive.wanted = True
+                linking.begin(node(1))
+            case "it is back":
+                linking.retry(node(1))
+            case "it has dialled":
+                links.peers[node(1)] = object()
+                linking.linked(node(1))
+            case _:
+                linking.retry()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(links.dialled) == dials + (why != "it has dialled")
+        assert node(1) in links.peers
         await trio.sleep(5.1)
-        linking.hold(node(1), array(0x14, ()))  # a probe, say: dialled once more
-        await trio.sleep(5.1)
-        assert len(links.dialled) == 3
+        assert not len(linking)
+
+
+async def test_who_died_meanwhile_is_not_dialled_any_more(autojump_clock: MockClock) -> None:
+    links = Links(node(2), answers=False)
+    alive = Alive(wanted=False)
+    async with open_linking(links, alive=alive) as linking:
+        linking.begin(node(1), alone=True)
+        await trio.sleep(100.0)
+        dials = len(links.dialled)
+        alive.gone.add(node(1))
+        await trio.sleep(35.0)
+        assert len(links.dialled) == dials
+        assert not len(linking)
 
 
 async def test_a_member_that_was_linked_before_is_not_new(autojump_clock: MockClock) -> None:
