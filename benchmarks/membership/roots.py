@@ -1,7 +1,7 @@
 """Announced roots: links and messages of publishing and subscribing in a large realm.
 
-The machines are those of a node: ``Partners`` draws the links, ``Echo`` finds who is interested, ``RootTable`` is what
-nodes know of publishers.  Messages take a random time.
+The machines are those of a node: ``Partners`` draws the links, ``Echo`` finds who is interested, ``Roots`` are what
+nodes know of a publisher.  Messages take a random time.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Final, final
 from iris.cluster.membership import PARTNERS
 from iris.cluster.membership.partners import Partners
 from iris.kernel.names import NodeId
-from iris.patterns.pubsub.echo import Answer, Ask, Echo, Effect, Wave, ids_of
-from iris.patterns.pubsub.roots import RootTable
+from iris.patterns.pubsub.echo import Answer, Ask, Echo, Effect
+from iris.patterns.pubsub.roots import Roots
 
 _HOP: Final = 0.001
 """Seconds that a message takes at most, with what its receiver does."""
@@ -56,7 +56,7 @@ def announcing(size: int, publishers: int, roots: int, subscribers: int, seed: i
             links[other].add(one)
     graph = {one: sorted(others) for one, others in links.items()}
     echoes = {one: Echo(one) for one in nodes}
-    tables = {one: RootTable() for one in nodes}
+    tables: dict[NodeId, dict[NodeId, Roots]] = {one: {} for one in nodes}
     wants: dict[NodeId, str] = {}
     roles = [(one, True) for one in random.sample(nodes, publishers)]
     roles += [(one, False) for one in random.sample(nodes, subscribers)]
@@ -68,13 +68,13 @@ def announcing(size: int, publishers: int, roots: int, subscribers: int, seed: i
         root = f"root{random.randrange(roots)}"
         if not is_publisher:
             wants[one] = root
-            found = [other for other in tables[one] if root in tables[one].of(other)]
+            found = [other for other, roots_of in tables[one].items() if root in roots_of.names]
         else:
             publishes[one] = root
-            sent, took, wave = _ask(one, root, graph, echoes, tables, wants, 10.0 * turn, random)
+            sent, took, interested = _ask(one, root, graph, echoes, tables, wants, 10.0 * turn, random)
             messages.append(sent)
             seconds.append(took)
-            found = [other for other in nodes if other in ids_of(wave.interested)]
+            found = [other for other in nodes if other in interested]
         for other in found:
             if other != one:
                 links[one].add(other)
@@ -94,11 +94,11 @@ def _ask(
     root: str,
     graph: dict[NodeId, list[NodeId]],
     echoes: dict[NodeId, Echo],
-    tables: dict[NodeId, RootTable],
+    tables: dict[NodeId, dict[NodeId, Roots]],
     wants: dict[NodeId, str],
     began: float,
     random: Random,
-) -> tuple[int, float, Wave]:
+) -> tuple[int, float, set[NodeId]]:
     due: list[tuple[float, int, NodeId, Effect]] = []
     numbers = itertools.count(1)
 
@@ -115,14 +115,15 @@ def _ask(
         echo = echoes[receiver]
         match effect:
             case Ask(_, key, left):
-                tables[receiver].add(key[0], (root,))
+                tables[receiver].setdefault(key[0], Roots(key[0])).add((root,))
                 others = [other for other in graph[receiver] if other != sender]
-                interested = wants.get(receiver) == root
-                send(receiver, echo.receive(key, sender, others, left, now, interested=interested), now)
+                wanted = wants.get(receiver) == root
+                send(receiver, echo.receive(key, sender, others, left, now, interested=wanted), now)
             case Answer(_, key, reached, ids):
                 send(receiver, echo.receive_answer_untrusted(key, sender, reached, ids), now)
         ended = now if wave.done and ended == began else ended
+    assert len(wave.reached) == len(graph) - 1
+    interested = {node for node, _ in wave.interested}
     for echo in echoes.values():
         echo.expire(now + 10.0)
-    assert len(ids_of(wave.reached)) == len(graph) - 1
-    return next(numbers) - 1, ended - began, wave
+    return next(numbers) - 1, ended - began, interested

@@ -55,6 +55,10 @@ class Inspection:
     """Other sites that gateways lead to."""
     subscribers: Mapping[str, frozenset[NodeId]]
     """Other nodes of this site that subscribe, by pattern."""
+    publishers: Mapping[NodeId, frozenset[str]]
+    """Roots that other nodes of this site have announced that they publish on; ``>``: on any topic."""
+    kept: frozenset[NodeId]
+    """Linked nodes whose links it keeps, used or not."""
     requests: int
     """Number of requests that wait for their outcomes, surveys' among them."""
     handlers: int
@@ -126,6 +130,8 @@ def inspect(node: Node | iris.aio.Node) -> Inspection:
         suspected=frozenset(filter(membership.is_suspected, mesh.peers)),
         sites=() if parts.sites is None else parts.sites.directory.sites(),
         subscribers={pattern: frozenset(nodes) for pattern, nodes in subscribers.items()},
+        publishers=patterns.pubsub.announcements.publishers,
+        kept=frozenset(filter(membership.wants, mesh.peers)),
         requests=patterns.requests.waiting,
         handlers=len(patterns.serving.in_progress),
         confirmations=patterns.pubsub.confirming.waiting,

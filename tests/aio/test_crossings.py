@@ -10,7 +10,9 @@ import pytest
 
 import iris.aio
 import iris.sync
+from iris.testing import inspect
 from tests.support.crossings import NOTHING, OPERATIONS, TIMES, Cast, Cost, counted, open_others
+from tests.support.threads import inspected
 
 pytestmark = pytest.mark.usefixtures("own_home")
 
@@ -30,7 +32,7 @@ async def count_all(other: iris.sync.Node) -> dict[str, Cost]:
         node.confirming(timeout=60) as confirming,
     ):
         cast = Cast(node, events, tunnel, confirming, other)
-        while len(node._inner._pubsub.subscribers_of("four.a")) < 4 or not other._inner._pubsub.subscribers_of("own.a"):
+        while len(inspect(node).subscribers.get("four.a", ())) < 4 or "own.a" not in inspected(other).subscribers:
             await asyncio.sleep(0.01)
         with counted(lambda: node._guest._calls) as found:
             for name, operation in OPERATIONS.items():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -14,49 +15,60 @@ from trio.testing import MockClock
 
 import iris
 import iris.node.open as opening
-from iris.cluster.mesh import Peer
+from iris.cluster.mesh import Mesh
 from iris.cluster.swim import NodeRecord
 from iris.kernel.names import NodeId
 from iris.kernel.wire import Message, kinds
-from iris.patterns.pubsub.announcements import Announcements
+from iris.node.parts import NodeParts
 from iris.patterns.pubsub.echo import Echo, Effect
-from iris.security.identity import NodeIdentity
 from iris.testing import Network, inspect, open_network
 
 NODES = 24
 
 
+class Realm(list[iris.Node]):
+    """Nodes, and the parts of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[NodeParts] = []
+
+    def mesh(self, number: int) -> Mesh:
+        return self.parts[number].mesh
+
+
 @asynccontextmanager
-async def open_realm(
-    network: Network, count: int = NODES, config: iris.Config | None = None
-) -> AsyncIterator[list[iris.Node]]:
+async def open_realm(network: Network, count: int = NODES, config: iris.Config | None = None) -> AsyncIterator[Realm]:
     """Open nodes that know the first one, and wait until they know each other."""
     async with AsyncExitStack() as stack:
-        nodes: list[iris.Node] = []
+        nodes = Realm()
         for _ in range(count):
             seeds = ["host-1"] if nodes else []
-            nodes.append(await stack.enter_async_context(network.open_node("nodes", seeds=seeds, config=config)))
+            node, parts = await stack.enter_async_context(network.open_parts("nodes", seeds=seeds, config=config))
+            nodes.append(node)
+            nodes.parts.append(parts)
         for node in nodes:
             await wait_members(node, count)
         yield nodes
 
 
-async def wait_members(node: iris.Node, count: int) -> None:
+async def wait_until(condition: Callable[[], bool]) -> None:
     with trio.fail_after(30.0):
-        while len(node.nodes()) != count - 1:
-            await node._parts.membership.wait_news()
+        while not condition():  # noqa: ASYNC110 -- virtual time
+            await trio.sleep(0.01)
+
+
+async def wait_members(node: iris.Node, count: int) -> None:
+    await wait_until(lambda: len(node.nodes()) == count - 1)
 
 
 def links_of(node: iris.Node) -> int:
     return len(node.statistics().links)
 
 
-def always(_self: object, _node: NodeId) -> bool:
-    return True
-
-
-def never(_self: object, _sender: NodeId, _cost: float) -> bool:
-    return False
+def stranger(number: int) -> bytes:
+    """Return the id of a node that is not there."""
+    return bytes((1,)) + number.to_bytes(15)
 
 
 async def hear(subscription: iris.Subscription, count: int) -> list[object]:
@@ -123,9 +135,7 @@ async def test_newcomers_and_those_that_are_away_and_come_back_miss_nothing(auto
         network.memory.heal()
         for node in nodes:
             await wait_members(node, NODES + 1)
-        with trio.fail_after(10.0):
-            while nodes[2].id not in inspect(nodes[20]).subscribers.get("parted.>", ()):
-                await nodes[20]._parts.membership.wait_news()
+        await wait_until(lambda: nodes[2].id in inspect(nodes[20]).subscribers.get("parted.>", ()))
         await nodes[20].publish("parted.a", 1)
         assert await hear(later, 1) == [1]
         assert await hear(await stack.enter_async_context(nodes[3].subscribe("news.>")), 0) == []
@@ -137,7 +147,7 @@ async def test_a_node_that_is_silent_or_dies_meanwhile_keeps_nobody_from_being_f
         network.memory.partition(["host-6"], [f"host-{number}" for number in range(1, NODES + 1) if number != 6])
         began = trio.current_time()
         await nodes[20].publish("news.a", 1)
-        assert trio.current_time() - began <= nodes[20]._config.subscribe_timeout + 0.1
+        assert trio.current_time() - began <= iris.Config().subscribe_timeout + 0.1
         await nodes[20].publish("news.a", 2)
         for subscription in subscriptions:
             assert await hear(subscription, 2) == [1, 2]
@@ -177,18 +187,17 @@ async def test_events_go_through_others_that_are_linked_for_that(autojump_clock:
         for number in range(40):
             await nodes[22].publish("news.a", number)
             await trio.sleep(0.1)
-        assert nodes[22]._pubsub.publishing.trees.size == 20
+        assert nodes.parts[22].patterns.pubsub.publishing.trees.size == 20
         for subscription in subscriptions:
             assert await hear(subscription, 40) == list(range(40))
 
 
 async def test_what_is_made_up_about_others_costs_links_and_hides_nobody(autojump_clock: MockClock) -> None:
     async with open_network() as network, open_realm(network) as nodes:
-        liar, victim, subscriber = nodes[3], nodes[20], nodes[5]
-        for peer in liar._parts.mesh.peers.values():
+        victim, subscriber = nodes[20], nodes[5]
+        for peer in nodes.mesh(3).peers.values():
             for number in range(1000):
-                stranger = bytes((1,)) + number.to_bytes(15)
-                peer.link.post(kinds.Announce(stranger, 0, 0, ("news",)), 64)
+                peer.link.post(kinds.Announce(stranger(number), 0, 0, ("news",)), 64)
             for root in "made-up", ">":
                 peer.link.post(kinds.Announce(bytes.fromhex(victim.id), 0, 0, (root,)), 64)
             peer.link.post(kinds.AnnounceReached(bytes.fromhex(victim.id), 1, bytes.fromhex(subscriber.id), b""), 64)
@@ -206,10 +215,9 @@ async def test_what_is_made_up_about_others_costs_links_and_hides_nobody(autojum
             async with nodes[15].subscribe("news.>") as news:
                 await newcomer.publish("news.b", 2)
                 assert await hear(news, 1) == [2]
-                assert newcomer.id in nodes[11]._pubsub._announcements.publishers()
+                assert newcomer.id in inspect(nodes[11]).publishers
         for node in nodes:
-            announcements = node._pubsub._announcements
-            assert len(announcements.publishers()) <= 256 * links_of(node) + NODES
+            assert len(inspect(node).publishers) <= 256 * links_of(node) + NODES
 
 
 async def test_who_comes_while_a_publisher_is_away_hears_it_when_it_is_back(autojump_clock: MockClock) -> None:
@@ -230,54 +238,36 @@ async def test_who_comes_while_a_publisher_is_away_hears_it_when_it_is_back(auto
             assert await hear(subscription, 1) == [1]
 
 
+async def test_a_subscriber_keeps_links_to_its_publishers_as_long_as_it_subscribes(autojump_clock: MockClock) -> None:
+    async with open_network() as network, open_realm(network) as nodes:
+        publishers = [node for node in nodes[12:] if node.id not in inspect(nodes[5]).peers][:3]
+        assert publishers
+        for node in publishers:
+            await node.publish("news.a", b"nobody hears this")
+        before = inspect(nodes[5]).kept
+        async with nodes[5].subscribe("news.>"):
+            assert inspect(nodes[5]).kept - before == {node.id for node in publishers}
+        assert inspect(nodes[5]).kept == before
+
+
 async def test_what_a_full_link_did_not_take_is_told_later(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_network() as network, open_realm(network, 2) as nodes:
         publisher, other = nodes
-        mesh = publisher._parts.mesh
-        post = type(mesh).post
+        post = Mesh.post
 
-        def full(self: object, node: NodeId, message: Message, size: int, reserve: int = 0) -> None:
-            if self is mesh and isinstance(message, kinds.Announce):
+        def full(self: Mesh, node: NodeId, message: Message, size: int, reserve: int = 0) -> None:
+            if self is nodes.mesh(0) and isinstance(message, kinds.Announce):
                 raise iris.NotSent("full")
-            post(mesh if self is mesh else self, node, message, size, reserve)  # type: ignore[arg-type]
+            post(self, node, message, size, reserve)
 
         with monkeypatch.context() as patch:
-            patch.setattr(type(mesh), "post", full)
+            patch.setattr(Mesh, "post", full)
             await publisher.publish("news.a", 1)
+        assert not inspect(other).publishers
         await trio.sleep(1.0)
-        assert other._pubsub._announcements.publishers() == [publisher.id]
-
-
-async def test_what_there_was_no_room_for_is_asked_for_again_when_its_record_comes(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with open_network() as network, open_realm(network, 2) as nodes:
-        other, own = (node._pubsub._announcements for node in nodes)
-        newcomer = NodeId("02" * 16)
-        peer = nodes[1]._parts.mesh.peers[nodes[0].id]
-        for number in range(5000):
-            own._receive(peer, kinds.Announce(bytes((1,)) + number.to_bytes(15), 0, 0, ("news",)))
-        own._receive(peer, kinds.Announce(bytes.fromhex(newcomer), 0, 0, ("news",)))
-        assert newcomer not in own.publishers()
-        membership = type(nodes[0]._parts.membership)
-        for known in "knows", "is_known":
-            monkeypatch.setattr(membership, known, always)
-        other._table.add(newcomer, ("news",))
-        own._placed(newcomer)
-        await trio.sleep(1.0)
-        assert newcomer in own.publishers()
-
-
-async def test_who_asks_on_for_nobody_for_now_passes_on_what_is_news(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Announcements, "_may", never)
-    async with open_network() as network, open_realm(network, 14) as nodes:
-        await nodes[9].publish("news.a", 1)
-        await trio.sleep(1.0)
-        assert all(nodes[9].id in node._pubsub._announcements._table for node in nodes)
+        assert inspect(other).publishers == {publisher.id: {"news"}}
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -326,28 +316,88 @@ async def _come_at_once(network: Network, turn: int, delays: Sequence[float]) ->
 async def test_questions_made_up_about_others_are_asked_on_by_few(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are not signed, and each costs every node a moment."""
-    began: list[tuple[NodeId, int]] = []
+    """They are not signed, and each costs every node a moment.  A new link makes no room for more."""
+    began: set[tuple[NodeId, int]] = set()
     receive = Echo.receive
 
     def count(self: Echo, key: tuple[NodeId, int], *given: Any, interested: bool) -> list[Effect]:
-        began.append(key)
+        began.add(key)
         return receive(self, key, *given, interested=interested)
 
     async with open_network() as network, open_realm(network, 14) as nodes:
         monkeypatch.setattr(Echo, "receive", count)
-        liar, victim = nodes[3], nodes[9]
-        for peer in liar._parts.mesh.peers.values():
-            for number in range(1, 501):
-                peer.link.post(kinds.Announce(bytes.fromhex(victim.id), number, 500, ("news",)), 64)
-                peer.link.post(kinds.Announce(bytes((1,)) + number.to_bytes(15), 1, 500, ("news",)), 64)
-        await trio.sleep(1.0)
-        asked = Counter(key[0] == victim.id for key in set(began))
-        assert 0 < asked[True] <= 140
-        assert 0 < asked[False] <= 80
+        liar, victim = nodes.mesh(3), nodes[9]
+        for turn in range(3):
+            for peer in list(liar.peers.values()):
+                for number in range(1 + 150 * turn, 151 + 150 * turn):
+                    peer.link.post(kinds.Announce(bytes.fromhex(victim.id), number, 500, ("news",)), 64)
+                    peer.link.post(kinds.Announce(stranger(number), 1, 500, ("news",)), 64)
+            await trio.sleep(1.0)
+            for peer in list(liar.peers.values()):
+                liar.drop(peer.node, "it dials again")
+            await wait_until(lambda: len(liar.peers) >= 8)
+        asked = Counter(key[0] == victim.id for key in began)
+        assert 0 < asked[True] <= 160
+        assert 0 < asked[False] <= 160
         async with nodes[5].subscribe("news.>") as news:
             await victim.publish("news.a", 1)
             assert await hear(news, 1) == [1]
+
+
+async def test_who_names_nodes_that_are_not_there_is_waited_for_once(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be newcomers, so a publisher waits for them before its first event on a root.
+
+    It waits a moment for each neighbour that passes on what the liar says.
+    """
+    numbers = itertools.count()
+    post = Mesh.post
+    async with open_network() as network, open_realm(network, 14) as nodes:
+        liar = nodes.mesh(3)
+        publisher = next(node for node in nodes[6:] if node.id in liar.peers)
+
+        def lie(self: Mesh, node: NodeId, message: Message, size: int, reserve: int = 0) -> None:
+            if self is liar and isinstance(message, kinds.AnnounceReached) and message.nodes:
+                more = stranger(next(numbers))
+                message = structs.replace(message, nodes=message.nodes + more, interested=message.interested + more)
+            post(self, node, message, size, reserve)
+
+        monkeypatch.setattr(Mesh, "post", lie)
+        took: list[float] = []
+        async with nodes[5].subscribe("root7.>") as events:
+            for number in range(20):
+                began = trio.current_time()
+                await publisher.publish(f"root{number}.a", number)
+                took.append(trio.current_time() - began)
+            assert await hear(events, 1) == [7]
+        assert next(numbers) >= 20
+        assert took[0] == pytest.approx(1.25, abs=0.1)
+        assert max(took[1:]) < 0.3
+        assert sum(took) < 1.25 + 0.25 * links_of(publisher)
+
+
+async def test_who_tells_of_publishers_that_are_not_there_is_waited_for_once(autojump_clock: MockClock) -> None:
+    """So a subscriber waits for their records."""
+    async with open_network() as network, open_realm(network, 14) as nodes, trio.open_nursery() as nursery:
+        subscriber = next(node for node in nodes[6:] if node.id in nodes.mesh(3).peers)
+        link = nodes.mesh(3).peers[subscriber.id].link
+
+        async def lie() -> None:
+            for number in itertools.count():
+                link.post(kinds.Announce(stranger(number), 0, 0, ("news",)), 64)
+                await trio.sleep(0.05)
+
+        nursery.start_soon(lie)
+        await trio.sleep(1.0)
+        took: list[float] = []
+        for _ in range(10):
+            began = trio.current_time()
+            async with subscriber.subscribe("news.>"):
+                took.append(trio.current_time() - began)
+        assert took[0] > 0.4
+        assert sum(took) < 0.5 + 0.5 * links_of(subscriber)
+        nursery.cancel_scope.cancel()
 
 
 async def test_nodes_of_a_version_without_announcements_are_linked_and_sent_none(
@@ -355,37 +405,33 @@ async def test_nodes_of_a_version_without_announcements_are_linked_and_sent_none
 ) -> None:
     old: set[NodeId] = set()
     is_old = [False]
-    make, hears = opening._record, Announcements._hears
+    told: set[NodeId] = set()
+    post = Mesh.post
 
-    def record(identity: NodeIdentity, site: str, addresses: tuple[str, ...]) -> NodeRecord:
-        made = make(identity, site, addresses)
+    def make(**fields: Any) -> NodeRecord:
         if is_old[0]:
-            old.add(made.node)
-        return structs.replace(made, interest_version=0) if is_old[0] else made
+            old.add(fields["node"])
+            fields["interest_version"] = 0
+        return NodeRecord(**fields)
 
-    monkeypatch.setattr(opening, "_record", record)
+    def tell(self: Mesh, node: NodeId, message: Message, size: int, reserve: int = 0) -> None:
+        if isinstance(message, kinds.Announce | kinds.AnnounceReached | kinds.Announced):
+            if self.node in old:
+                return
+            told.add(node)
+        post(self, node, message, size, reserve)
 
-    def speaks(self: Announcements, peer: Peer) -> bool:
-        return self._mesh.node not in old and hears(self, peer)
-
-    monkeypatch.setattr(Announcements, "_hears", speaks)
-
-    def receive(self: Announcements, peer: Peer, message: kinds.Announced) -> None:
-        told.append(self._mesh.node)
-        receive_announced(self, peer, message)
-
-    told: list[NodeId] = []
-    receive_announced = Announcements._receive_announced
-    monkeypatch.setattr(Announcements, "_receive_announced", receive)
+    monkeypatch.setattr(opening, "NodeRecord", make)
+    monkeypatch.setattr(Mesh, "post", tell)
     async with open_network() as network, open_realm(network, 20) as nodes, AsyncExitStack() as stack:
         is_old[0] = True
-        of_old = [await stack.enter_async_context(network.open_node("nodes", seeds=["host-2"])) for _ in range(2)]
+        of_old = [await stack.enter_async_context(network.open_parts("nodes", seeds=["host-2"])) for _ in range(2)]
         is_old[0] = False
-        for node in (*nodes, *of_old):
+        (publisher, _), (subscriber, _) = of_old
+        for node in (*nodes, publisher, subscriber):
             await wait_members(node, 22)
-        publisher, subscriber = of_old
-        for node in of_old:
-            node._parts.membership.link_everybody()  # as it does before it publishes or subscribes
+        for _, parts in of_old:
+            parts.membership.link_everybody()  # as it does before it publishes or subscribes
         heard = await stack.enter_async_context(nodes[6].subscribe("news.>"))
         await publisher.publish("news.a", 1)
         assert await hear(heard, 1) == [1]
@@ -397,4 +443,4 @@ async def test_nodes_of_a_version_without_announcements_are_linked_and_sent_none
         await publisher.publish("news.a", 3)
         assert await hear(heard, 1) == [3]
         assert old.isdisjoint(told)  # 0.9 would log that there is another version
-        assert len(set(told)) == 21
+        assert len(told) == 21

@@ -20,6 +20,7 @@ import iris.aio
 import iris.sync
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.sync.crossing import Block
+from tests.support.threads import inner_of, portal_of
 from tests.support.verbs import Verbs
 
 _VERBS: Final = Verbs("iris.spark_bridge.server.bridge", "iris.spark_bridge.tier")
@@ -100,4 +101,4 @@ def open_aio_bridge(node: iris.aio.Node, **options: Any) -> AbstractAsyncContext
 
 def open_sync_bridge(node: iris.sync.Node, **options: Any) -> AbstractContextManager[object]:
     """Have a node of threads be a bridge."""
-    return Block(node._portal, partial(open_bridge, node._inner, **options), lambda opened, _: opened)
+    return Block(portal_of(node), partial(open_bridge, inner_of(node), **options), lambda opened, _: opened)

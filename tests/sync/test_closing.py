@@ -17,6 +17,7 @@ import trio.testing
 import iris
 import iris.sync
 from tests.support.closing import Arrivals, Waits, each_wait, silent_services
+from tests.support.threads import portal_of
 
 pytestmark = pytest.mark.usefixtures("own_home")
 
@@ -94,7 +95,7 @@ def test_what_waits_ends_when_its_node_is_closed() -> None:
                     while not arrivals.complete:
                         assert time.monotonic() < begun + 60, arrivals
                         time.sleep(0.01)
-                    node._portal.call(partial(trio.testing.wait_all_tasks_blocked, 0.05))
+                    portal_of(node).call(partial(trio.testing.wait_all_tasks_blocked, 0.05))
                     assert [name for name, task in calls.items() if task.done()] == []
                 wait_futures(calls.values(), timeout=5)
                 outcomes = {name: task.result() if task.done() else "waits" for name, task in calls.items()}

@@ -9,6 +9,7 @@ import pytest
 
 import iris.sync
 from tests.support.crossings import OPERATIONS, TASK, TIMES, Cast, Cost, counted, open_others
+from tests.support.threads import inspected, portal_of
 
 pytestmark = pytest.mark.usefixtures("own_home")
 
@@ -23,13 +24,13 @@ def count_all(other: iris.sync.Node) -> dict[str, Cost]:
         ThreadPoolExecutor(1) as thread,
     ):
         cast = Cast(node, events, tunnel, confirming, other)
-        while len(node._inner._pubsub.subscribers_of("four.a")) < 4 or not other._inner._pubsub.subscribers_of("own.a"):
+        while len(inspected(node).subscribers.get("four.a", ())) < 4 or "own.a" not in inspected(other).subscribers:
             time.sleep(0.01)
-        with counted(lambda: node._portal.calls) as found:
+        with counted(lambda: portal_of(node).calls) as found:
 
             def settle() -> None:
                 """Have done what was posted; this call does not count."""
-                node._portal.call_plain(int)
+                portal_of(node).call_plain(int)
                 found.calls -= 1
 
             for name, operation in OPERATIONS.items():

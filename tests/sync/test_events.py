@@ -16,6 +16,7 @@ import trio
 import iris
 import iris.sync
 from iris.sync.handles import _ConfirmedEvent
+from tests.support.threads import inner_of, is_held, portal_of, publisher_of, standing_still
 
 SMALL = iris.SubscriptionLimits(events=4)
 
@@ -94,7 +95,7 @@ def test_leaving_a_node_waits_for_subscribers_who_want_it_to() -> None:
             nonlocal count
             with iris.sync.open_node("writer") as writer:
                 wait_linked(writer, "a.b", events)
-                while writer._portal.events.is_empty:
+                while portal_of(writer).events.is_empty:
                     writer.publish("a.b", b"%d" % count)
                     count += 1
                     time.sleep(0.001)
@@ -110,22 +111,13 @@ def test_leaving_a_node_waits_for_subscribers_who_want_it_to() -> None:
 
 
 def test_what_threads_have_posted_is_counted_until_it_is_published() -> None:
-    with open_reader() as events, iris.sync.open_node("writer") as writer, ThreadPoolExecutor(1) as thread:
+    with open_reader() as events, iris.sync.open_node("writer") as writer:
         wait_linked(writer, "a.b", events)
-        held, goes_on = threading.Event(), threading.Event()
-
-        def hold() -> None:
-            held.set()
-            assert goes_on.wait(30)
-
-        holding = thread.submit(writer._portal.call_plain, hold)
-        assert held.wait(30)
-        for number in range(3):
-            writer.publish("a.b", b"%01000d" % number)
-        posted = writer._inner._publishing.posted
-        assert (len(posted), posted.bytes) == (3, 3000)
-        goes_on.set()
-        holding.result(30)
+        with standing_still(writer):
+            for number in range(3):
+                writer.publish("a.b", b"%01000d" % number)
+            posted = publisher_of(writer).posted
+            assert (len(posted), posted.bytes) == (3, 3000)
         assert payloads(events, 3) == [b"%01000d" % number for number in range(3)]
         publishing = writer.statistics().publishing
         assert (publishing.posted, publishing.posted_bytes) == (0, 0)
@@ -235,23 +227,20 @@ def test_what_a_thread_sends_comes_after_the_events_that_it_has_posted_and_other
         writer.open_tunnel("shop", wait=30) as tunnel,
     ):
         wait_linked(writer, "a.b", events)
-        publishing = writer._inner._publishing
-        while not writer._portal.call_plain(lambda: publishing.resolve("a.b").waits_for(None)):
+        while not is_held(writer, "a.b"):
             if events.statistics().received < 3:
                 writer.publish("a.b", b"begin")
             time.sleep(0.01)
         before = events.statistics().received
-        held = threading.Event()
 
         def post_and_send() -> object:
-            writer._portal.do(held.wait)  # else the second event would wait for the first
-            for number in range(count):
-                writer.publish("a.b", b"%d" % number)
-            held.set()
+            with standing_still(writer):  # else the second event would wait for the first
+                for number in range(count):
+                    writer.publish("a.b", b"%d" % number)
             return received(tunnel)
 
         sending = thread.submit(post_and_send)
-        while writer._portal.events.is_empty:
+        while portal_of(writer).events.is_empty:
             time.sleep(0.001)
         assert received(tunnel) == before
         assert not sending.done()
@@ -310,11 +299,9 @@ def test_confirmed_events_that_stand_in_line_are_published_before_the_block_is_l
     ):
         with writer.confirming(timeout=60) as events:
             events.publish("a.b", b"first")
-            held = threading.Event()
-            writer._portal.do(held.wait)
-            for _ in range(100):  # each a run of its own, of which others get a turn after 32
-                writer._portal.post(_ConfirmedEvent(events._inner, "a.b", b"x" * 200_000))
-            held.set()
+            with standing_still(writer):
+                for _ in range(100):  # each a run of its own, of which others get a turn after 32
+                    portal_of(writer).post(_ConfirmedEvent(inner_of(events), "a.b", b"x" * 200_000))
             confirmed = 0
             with ThreadPoolExecutor(1) as thread:
 
@@ -326,11 +313,11 @@ def test_confirmed_events_that_stand_in_line_are_published_before_the_block_is_l
                         confirmed += len(batch)
 
                 confirming = thread.submit(confirm)
-                writer._portal.call_plain(int)
+                portal_of(writer).call_plain(int)
                 confirming.result(60)
         assert (events.confirmed, confirmed) == (101, 101)
         with pytest.raises(iris.NotSent), writer.confirming(timeout=60) as events:
-            _ConfirmedEvent(events._inner, "a.b", b"").lose()
+            _ConfirmedEvent(inner_of(events), "a.b", b"").lose()
 
 
 @pytest.mark.parametrize("how", ["leave", "wait"])
@@ -351,18 +338,17 @@ def test_confirmed_events_of_other_threads_that_stand_in_line_are_waited_for_too
 
         def post() -> None:
             for _ in range(100):  # each a run of its own, of which others get a turn after 32
-                writer._portal.post(_ConfirmedEvent(events._inner, "a.b", b"x" * 200_000))
+                portal_of(writer).post(_ConfirmedEvent(inner_of(events), "a.b", b"x" * 200_000))
 
         confirming = threads.submit(confirm)
         with writer.confirming(timeout=60) as events:
             events.publish("a.b", b"first")
-            held = threading.Event()
-            writer._portal.do(held.wait)
-            threads.submit(post).result(30)
-            threading.Timer(0.1, held.set).start()
-            if how == "wait":
-                events.wait_confirmed()
-                assert events.confirmed == 101
+            with standing_still(writer) as goes_on:
+                threads.submit(post).result(30)
+                threading.Timer(0.1, goes_on.set).start()
+                if how == "wait":
+                    events.wait_confirmed()
+                    assert events.confirmed == 101
         assert (events.confirmed, events.published) == (101, 101)
         confirming.result(60)
 
@@ -384,8 +370,7 @@ def test_a_request_that_waits_behind_events_ends_in_its_time_and_is_sent_to_nobo
     ):
         writer.wait_for("shop")
         wait_linked(writer, "a.b", events)
-        publishing = writer._inner._publishing
-        while not writer._portal.call_plain(lambda: publishing.resolve("a.b").waits_for(None)):
+        while not is_held(writer, "a.b"):
             if events.statistics().received < 3:
                 writer.publish("a.b", b"begin")
             time.sleep(0.01)
@@ -403,7 +388,7 @@ def test_a_request_that_waits_behind_events_ends_in_its_time_and_is_sent_to_nobo
         assert [found.node for found in writer.members("shop")] == [member.id]
         assert writer.statistics().subscriptions == {}
         writer.wait_for("shop", 1, 0.2)
-        assert not writer._portal.events.is_empty
+        assert not portal_of(writer).events.is_empty
         assert time.monotonic() - began < 10
         assert payloads(events, 1) == [b"waits"]
         assert writer.request("shop", b"in time", timeout=30) == b"reply"

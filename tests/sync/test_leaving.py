@@ -16,6 +16,7 @@ import pytest
 import iris
 import iris.sync
 from tests.support.processes import Child, open_realm
+from tests.support.threads import inner_of, portal_of
 
 EVENTS = 60
 """Events that are posted at a time: the subscriber's window is four."""
@@ -73,7 +74,7 @@ def test_a_node_that_is_left_by_an_exception_sends_what_stands_in_line(how: str,
         while len(numbers(taken)) < sent:
             assert time.monotonic() < ends
             time.sleep(0.01)
-        events._portal.call_plain(events._inner._close)
+        portal_of(events).call_plain(inner_of(events)._close)
         taking.result(30)
     assert sent > 0
     assert numbers(taken) == list(range(sent))

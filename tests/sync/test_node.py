@@ -19,6 +19,7 @@ import trio
 
 import iris
 import iris.sync
+from tests.support.threads import portal_of
 
 pytestmark = pytest.mark.usefixtures("own_home")
 
@@ -313,7 +314,7 @@ def test_a_call_from_the_node_s_own_thread_is_refused() -> None:
             except RuntimeError as error:
                 told.append(str(error))
 
-        node._portal.call(call_it)
+        portal_of(node).call(call_it)
     assert told == ["this is the thread of the node itself, where nothing may wait: call it from another"]
 
 
@@ -491,7 +492,7 @@ def test_a_node_that_fails_ends_its_block_with_the_error(monkeypatch: pytest.Mon
 
     def body() -> None:
         with iris.sync.open_node("a") as node:
-            until(lambda: node._portal.calls is None or is_closed(node))
+            until(lambda: portal_of(node).calls is None or is_closed(node))
 
     with pytest.raises(ExceptionGroup) as raised:
         body()

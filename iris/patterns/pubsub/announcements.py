@@ -10,8 +10,8 @@ Nodes of 0.9 know nothing of this, and are linked with everybody themselves.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+import math
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, Protocol, final
 
 import trio
@@ -25,7 +25,7 @@ from iris.kernel.token_bucket import TokenBucket
 from iris.kernel.wire import Message, kinds, node_of
 from iris.patterns.pubsub.echo import Answer, Ask, Echo, Effect, Wave
 from iris.patterns.pubsub.interest import InterestRetry, OwnInterest
-from iris.patterns.pubsub.roots import RootTable, is_root
+from iris.patterns.pubsub.roots import Roots, digest_of, is_root
 
 _TICK: Final = 0.05
 """Seconds between looks whose time is over, while something was asked of late."""
@@ -46,13 +46,22 @@ _OF_STRANGERS: Final = 64
 """Likewise of all publishers together that one neighbour has told of and of which no record has come."""
 
 _STRANGERS: Final = 256
-"""Publishers that no record is known of, of those that one neighbour told of first: they may be newcomers."""
+"""Publishers that no record is known of, of those that one neighbour told of first: they may be newcomers.  The roots
+of each take 1 KiB at most."""
 
 _NEWCOMER: Final = 0.5
 """Seconds within which the record of a newcomer comes, which may publish before."""
 
 _UNKNOWN: Final = 60.0
 """Seconds after which one of whom no record has come is none."""
+
+_PATIENCE: Final = 1.0
+_PATIENCE_RATE: Final = 1 / 600
+"""Seconds that this node waits in vain for nodes without a record that one neighbour has named, and what it has again
+each second.  It waits while it has all of them: once for who makes up others."""
+
+_SWEEP: Final = 1.0
+"""Seconds between looks for publishers to forget."""
 
 _NO_ROOM: Final = "announcement without room on the link"
 
@@ -90,6 +99,63 @@ class AnnouncingMembers(Protocol):
 
 
 @final
+class _Publisher:
+    """What is known of a publisher.
+
+    Attributes:
+        roots: what it has announced.
+        teller: neighbour that told of it first.  None: there is a record of it.
+        since: time of that.
+        questions: its questions that are passed on.
+        followed: a link to it is kept, for this node subscribes to what it may publish.
+        away: it is not held alive: when it is, peers that were linked meanwhile are told of it.
+    """
+
+    __slots__ = ("away", "followed", "questions", "roots", "since", "teller")
+
+    def __init__(self, node: NodeId, teller: NodeId | None, now: float) -> None:
+        self.roots = Roots(node)
+        self.teller = teller
+        self.since = now
+        self.questions = TokenBucket(_OF_PUBLISHER, _OF_PUBLISHER_RATE, now)
+        self.followed = False
+        self.away = False
+
+
+@final
+class _Neighbour:
+    """What is known of a node that is linked, or was: its limits last until there is nothing left to count.
+
+    Attributes:
+        compared: it was sent the hash of what is known here.
+        lacks: its link did not take something.
+        speaks: it has sent such a hash, and so knows of announcements whatever its record says.
+        strangers: publishers without a record that it told of first.
+        refused: there was no room for one more of them: when a record comes, it is compared with again.
+        work: what it may have this node do.
+        about_strangers: questions of those publishers that are passed on.
+        patience: seconds that this node may wait in vain for nodes that it has named.
+    """
+
+    __slots__ = ("about_strangers", "compared", "lacks", "patience", "refused", "speaks", "strangers", "work")
+
+    def __init__(self, now: float) -> None:
+        self.compared = self.lacks = self.refused = self.speaks = False
+        self.strangers = 0
+        self.work = TokenBucket(_AT_ONCE, _RATE, now)
+        self.about_strangers = TokenBucket(_OF_STRANGERS, _OF_PUBLISHER_RATE, now)
+        self.patience = TokenBucket(_PATIENCE, _PATIENCE_RATE, now)
+
+    def owes(self, now: float) -> bool:
+        """Return whether there is something to count."""
+        return self.strangers > 0 or not (
+            self.work.level(now) >= _AT_ONCE
+            and self.about_strangers.level(now) >= _OF_STRANGERS
+            and self.patience.level(now) >= _PATIENCE
+        )
+
+
+@final
 class Announcements:
     """The announcements that one node makes, passes on and follows.
 
@@ -104,31 +170,15 @@ class Announcements:
         self._members = members
         self._own = own
         self._retry = retry
-        self._table = RootTable()
+        self._publishers: dict[NodeId, _Publisher] = {}
+        """Those that are known, this node among them."""
+        self._neighbours: dict[NodeId, _Neighbour] = {}
         self._echo = Echo(mesh.node)
         self._news = Wakeup()
-        self._compared: set[NodeId] = set()
-        """Peers that were sent the hash of what is known here."""
-        self._lacking: set[NodeId] = set()
-        """Peers whose links did not take something."""
-        self._speaking: set[NodeId] = set()
-        """Peers that have sent theirs, and so know of announcements whatever their records say."""
-        self._strangers: dict[NodeId, tuple[NodeId, float]] = {}
-        """Publishers without a record, the longest known first: the peer that told of them, and when."""
-        self._told: Counter[NodeId] = Counter()
-        """How many of those each peer told of."""
-        self._away: set[NodeId] = set()
-        """Publishers of the table that are not held alive: when one is, peers that were linked meanwhile are told."""
-        self._refused: dict[NodeId, float] = {}
-        """Peers that told of publishers without a record that there was no room for, and when last."""
-        self._again: set[NodeId] = set()
-        """Those of them to compare with again, for a record has come."""
         self._begun = False
-        self._limits: dict[NodeId, TokenBucket] = {}
-        """What neighbours may have this node do."""
-        self._budgets: dict[tuple[NodeId, bool], TokenBucket] = {}
-        """Questions of each publisher; of all without a record that a peer told of, with True."""
-        self._followed: set[NodeId] = set()
+        self._record_came = False
+        """Those that told of publishers without a record are to be compared with again."""
+        self._swept = -math.inf
         self._answered = trio.lowlevel.ParkingLot()
         mesh.register(kinds.Announce, self._receive)
         mesh.register(kinds.AnnounceReached, self._receive_reached)
@@ -136,19 +186,31 @@ class Announcements:
         members.on_placed(self._placed)
 
     def __repr__(self) -> str:
-        return f"<Announcements: {len(self._table)} publishers, {len(self._followed)} followed>"
+        return f"<Announcements: {len(self._publishers)} publishers, {len(self.followed)} followed>"
+
+    def _publisher(self, node: NodeId, teller: NodeId | None = None) -> _Publisher:
+        known = self._publishers.get(node)
+        if known is None:
+            known = self._publishers[node] = _Publisher(node, teller, trio.current_time())
+        return known
+
+    def _neighbour(self, node: NodeId) -> _Neighbour:
+        neighbour = self._neighbours.get(node)
+        if neighbour is None:
+            neighbour = self._neighbours[node] = _Neighbour(trio.current_time())
+        return neighbour
 
     # -- publishing -----------------------------------------------------------------------------------------
 
     def announce(self, root: str) -> None:
         """Tell of a root of this node, and wait for nobody."""
-        if self._table.add(self._mesh.node, (root,)):
+        if self._publisher(self._mesh.node).roots.add((root,)):
             self._tell(self._mesh.node)
 
     def ask(self, root: str, left: float) -> Wave:
         """Tell of a root, and ask who is interested; the answer, due within ``left`` seconds, is done then."""
-        self._table.add(self._mesh.node, (root,))
-        wave, effects = self._echo.begin(self._neighbours(), left, trio.current_time())
+        self._publisher(self._mesh.node).roots.add((root,))
+        wave, effects = self._echo.begin(self._linked(), left, trio.current_time())
         self._perform(effects)
         self._news.wake()
         return wave
@@ -163,99 +225,111 @@ class Announcements:
     @property
     def followed(self) -> Collection[NodeId]:
         """Publishers that may publish what this node subscribes to."""
-        return self._followed
+        return [node for node, known in self._publishers.items() if known.followed]
 
-    def publishers(self) -> Collection[NodeId]:
-        """Return all other publishers that are known."""
-        return [node for node in self._table if node != self._mesh.node]
+    @property
+    def publishers(self) -> Mapping[NodeId, frozenset[str]]:
+        """All other publishers that are known, and the roots of each."""
+        return {node: known.roots.names for node, known in self._publishers.items() if node != self._mesh.node}
 
     def awaits_records(self) -> bool:
         """Return whether a publisher that this node follows may be a newcomer, whose record is on its way."""
-        since = trio.current_time() - _NEWCOMER
-        told = (self._strangers.get(node) for node in self._followed)
-        return any(stranger is not None and stranger[1] > since for stranger in told)
+        return bool(self._awaited())
 
     async def wait_records(self, news: Callable[[], Awaitable[None]]) -> None:
         """Wait for that, by ``news`` of members, as long as it may be so."""
-        with trio.move_on_after(_NEWCOMER):
-            while self.awaits_records():
-                await news()
+        awaited, began = self._awaited(), trio.current_time()
+        try:
+            with trio.move_on_after(_NEWCOMER):
+                while self._awaited():
+                    await news()
+        finally:
+            tellers = {known.teller for known in awaited if known.teller is not None}
+            self.waited_in_vain(tellers, trio.current_time() - began)
+
+    def _awaited(self) -> list[_Publisher]:
+        since = trio.current_time() - _NEWCOMER
+        return [
+            known
+            for known in self._publishers.values()
+            if known.followed and known.teller is not None and known.since > since and self.is_patient(known.teller)
+        ]
+
+    def is_patient(self, neighbour: NodeId) -> bool:
+        """Return whether to wait for a node without a record that a neighbour has named; of this node: one of any."""
+        return self._neighbour(neighbour).patience.level(trio.current_time()) >= _PATIENCE
+
+    def waited_in_vain(self, neighbours: Collection[NodeId], seconds: float) -> None:
+        """Note that this node has waited for nodes that some neighbours have named, and that have not come."""
+        for node in {*neighbours, self._mesh.node} if neighbours else ():
+            self._neighbour(node).patience.owe(seconds)
 
     def interest_changed(self) -> None:
         """Keep links to the publishers that may publish what this node subscribes to, and to no others."""
-        wanted = {node for node in self.publishers() if self._own.wants(self._table.of(node))}
-        for node in self._followed - wanted:
-            self._members.release(node)
-        for node in wanted - self._followed:
-            self._members.keep(node)
-        self._followed = wanted
+        for node, known in self._publishers.items():
+            if node != self._mesh.node:
+                self._follow(node, known, wanted=self._own.wants(known.roots.names))
 
-    def _learn(self, publisher: NodeId, roots: Collection[str], sender: NodeId) -> bool | None:
+    def _follow(self, node: NodeId, known: _Publisher, *, wanted: bool) -> None:
+        if wanted != known.followed:
+            known.followed = wanted
+            (self._members.keep if wanted else self._members.release)(node)
+
+    def _learn(self, node: NodeId, roots: Collection[str], sender: NodeId) -> bool | None:
         """Note roots of a publisher; return whether there was news, None if there is no room."""
-        if publisher not in self._table and not self._has_room(publisher, sender):
+        is_stranger = node not in self._publishers and not self._members.is_known(node)
+        if is_stranger and not self._has_room(sender):
             return None
-        if not self._table.add(publisher, roots):
+        known = self._publisher(node, sender if is_stranger else None)
+        if not known.roots.add(roots):
             return False
-        if not self._members.knows(publisher):
-            self._away.add(publisher)
-        if publisher not in self._followed and self._own.wants(self._table.of(publisher)):
-            self._followed.add(publisher)
-            self._members.keep(publisher)
+        known.away = known.away or not self._members.knows(node)
+        if not known.followed:
+            self._follow(node, known, wanted=self._own.wants(known.roots.names))
         return True
 
-    def _has_room(self, publisher: NodeId, sender: NodeId) -> bool:
-        """Return whether one more publisher may be noted: there is a record of it, or few of that sender have none."""
-        if self._members.is_known(publisher):
-            return True
+    def _has_room(self, sender: NodeId) -> bool:
+        """Count one more publisher without a record that a neighbour tells of; return False if it is one too many."""
+        neighbour = self._neighbour(sender)
+        if neighbour.strangers >= _STRANGERS:
+            self._sweep()
+        neighbour.refused = neighbour.strangers >= _STRANGERS
+        neighbour.strangers += not neighbour.refused
+        return not neighbour.refused
+
+    def _has_record(self, known: _Publisher) -> None:
+        if known.teller is not None:
+            self._neighbours[known.teller].strangers -= 1
+            known.teller = None
+
+    def _sweep(self) -> None:
+        """Forget publishers of which no record came, and those that are dead for so long that theirs are forgotten."""
         now = trio.current_time()
-        while (oldest := next(iter(self._strangers), None)) and self._strangers[oldest][1] + _UNKNOWN <= now:
-            self._no_stranger(oldest)
-            self._forget(oldest)
-        if self._told[sender] >= _STRANGERS:
-            self._refused[sender] = now
-            return False
-        self._strangers[publisher] = sender, now
-        self._told[sender] += 1
-        return True
-
-    def _no_stranger(self, publisher: NodeId) -> None:
-        if (stranger := self._strangers.pop(publisher, None)) is not None:
-            via = stranger[0]
-            self._told[via] -= 1
-            if not self._told[via]:
-                del self._told[via]
-
-    def _forget(self, publisher: NodeId) -> None:
-        self._table.forget(publisher)
-        self._budgets.pop((publisher, False), None)
-        self._away.discard(publisher)
-        if publisher in self._followed:
-            self._followed.discard(publisher)
-            self._members.release(publisher)
+        if now < self._swept + _SWEEP:
+            return
+        self._swept = now
+        for node, known in list(self._publishers.items()):
+            is_gone = known.since + _UNKNOWN <= now if known.teller is not None else not self._members.is_known(node)
+            if is_gone and node != self._mesh.node:
+                del self._publishers[node]
+                self._has_record(known)
+                self._follow(node, known, wanted=False)
 
     def _placed(self, node: NodeId) -> None:
-        self._no_stranger(node)
-        if node in self._table:
-            if not self._members.knows(node):
-                self._away.add(node)
-            elif node in self._away:
-                self._away.remove(node)
+        known = self._publishers.get(node)
+        if known is not None:
+            self._has_record(known)
+            was_away, known.away = known.away, not self._members.knows(node)
+            if was_away and not known.away:
                 self._tell(node)
-        elif self._refused:
-            since = trio.current_time() - _UNKNOWN
-            self._again.update(via for via, last in self._refused.items() if last >= since)
+        elif any(neighbour.refused for neighbour in self._neighbours.values()):
+            self._record_came = True
             self._news.wake()
-        if len(self._table) > _STRANGERS and len(self._table) > 2 * len(self._members.others()):
-            self._forget_gone()
+        if len(self._publishers) > _STRANGERS and len(self._publishers) > 2 * len(self._members.others()):
+            self._sweep()
         peer = self._mesh.peers.get(node)
-        if peer is not None and node not in self._compared:
+        if peer is not None and not self._neighbour(node).compared:
             self.compare(peer)
-
-    def _forget_gone(self) -> None:
-        """Forget publishers that are dead for so long that their records are forgotten."""
-        for node in self.publishers():
-            if not self._members.is_known(node) and node not in self._strangers:
-                self._forget(node)
 
     # -- between nodes --------------------------------------------------------------------------------------
 
@@ -263,7 +337,7 @@ class Announcements:
         """Compare with all peers, now that it is known who is here, and from now on with each that is linked."""
         self._begun = True
         for peer in self._mesh.peers.values():
-            if peer.node not in self._compared:
+            if not self._neighbour(peer.node).compared:
                 self.compare(peer)
 
     def compare(self, peer: Peer) -> None:
@@ -272,10 +346,11 @@ class Announcements:
         If its link did not take something, it is sent all that is known here.
         """
         if self._begun and self._hears(peer):
-            if peer.node in self._lacking:
-                self._lacking.remove(peer.node)
+            neighbour = self._neighbour(peer.node)
+            if neighbour.lacks:
+                neighbour.lacks = False
                 self._send_living(peer.node)
-            self._compared.add(peer.node)
+            neighbour.compared = True
             self._send_digest(peer.node)
 
     def _send_digest(self, node: NodeId) -> None:
@@ -286,25 +361,24 @@ class Announcements:
             self._post_announce(node, publisher, 0, 0.0)
 
     def _digest(self) -> bytes:
-        return self._table.digest(self._living())
+        return digest_of(self._publishers[node].roots for node in self._living())
 
     def _living(self) -> list[NodeId]:
         """Return the publishers that are alive, or have no record yet: a peer that is linked anew is told of these."""
         return [
             node
-            for node in self._table
-            if node == self._mesh.node or node in self._strangers or self._members.knows(node)
+            for node, known in self._publishers.items()
+            if node == self._mesh.node or known.teller is not None or self._members.knows(node)
         ]
 
     def _hears(self, peer: Peer) -> bool:
-        node = peer.node
         return (
             self._mesh.is_between_members(peer)
             and not (peer.other_realm or peer.at_remote_site or peer.leaving)
-            and (node in self._speaking or self._members.announces(node))
+            and (self._neighbour(peer.node).speaks or self._members.announces(peer.node))
         )
 
-    def _neighbours(self, but: NodeId | None = None) -> list[NodeId]:
+    def _linked(self, but: NodeId | None = None) -> list[NodeId]:
         return [
             peer.node
             for peer in self._mesh.peers.values()
@@ -313,13 +387,13 @@ class Announcements:
 
     def _tell(self, publisher: NodeId, but: NodeId | None = None) -> None:
         """Pass on what is known of a publisher, and ask nothing."""
-        for node in self._neighbours(but):
+        for node in self._linked(but):
             self._post_announce(node, publisher, 0, 0.0)
 
     def _post_announce(self, node: NodeId, publisher: NodeId, number: int, left: float) -> None:
-        roots = tuple(sorted(self._table.of(publisher)))
-        message = kinds.Announce(bytes.fromhex(publisher), number, int(left * 1000), roots)
-        self._post(node, message, 32 + sum(map(len, roots)))
+        roots = self._publishers[publisher].roots
+        message = kinds.Announce(bytes.fromhex(publisher), number, int(left * 1000), tuple(sorted(roots.names)))
+        self._post(node, message, 32 + roots.size)
 
     def _post(self, node: NodeId, message: Message, size: int) -> None:
         try:
@@ -327,7 +401,7 @@ class Announcements:
         except NotSent:
             peer = self._mesh.peers.get(node)
             if peer is not None:
-                self._lacking.add(node)
+                self._neighbour(node).lacks = True
                 self._retry.note(peer, _NO_ROOM)
 
     def _perform(self, effects: Iterable[Effect]) -> None:
@@ -342,22 +416,13 @@ class Announcements:
 
     def _may(self, sender: NodeId, cost: float) -> bool:
         """Return whether a peer may have this node do something for it that costs messages to others."""
-        now = trio.current_time()
-        limit = self._limits.get(sender)
-        if limit is None:
-            limit = self._limits[sender] = TokenBucket(_AT_ONCE, _RATE, now)
-        return limit.spend(now, cost)
+        return self._neighbour(sender).work.spend(trio.current_time(), cost)
 
     def _may_ask(self, publisher: NodeId, sender: NodeId) -> bool:
         """Return whether a question is passed on.  None is signed: what others make up counts as its publisher's."""
-        stranger = self._strangers.get(publisher)
-        payer = (publisher, False) if stranger is None else (stranger[0], True)
-        now = trio.current_time()
-        budget = self._budgets.get(payer)
-        if budget is None:
-            at_once = _OF_PUBLISHER if stranger is None else _OF_STRANGERS
-            budget = self._budgets[payer] = TokenBucket(at_once, _OF_PUBLISHER_RATE, now)
-        return self._may(sender, 1.0) and budget.spend(now, 1.0)
+        known = self._publishers[publisher]
+        budget = known.questions if known.teller is None else self._neighbours[known.teller].about_strangers
+        return self._may(sender, 1.0) and budget.spend(trio.current_time())
 
     def _check_untrusted(self, peer: Peer) -> None:
         if peer.at_remote_site:
@@ -370,24 +435,18 @@ class Announcements:
         publisher, sender, number = node_of(message.publisher), peer.node, message.number
         own = publisher == self._mesh.node
         news = False if own else self._learn(publisher, message.roots, sender)
-        if not number:
-            if news:
-                self._tell(publisher, sender)
-            return
-        known = self._echo.knows((publisher, number))
-        if own or news is None or not (known or self._may_ask(publisher, sender)):
-            if news:
-                self._tell(publisher, sender)
-            self._perform([Answer(sender, (publisher, number), b"", b"")])
-            return
-        left, now = min(message.left / 1000, _LONGEST), trio.current_time()
-        interested = self._own.wants(self._table.of(publisher))
-        neighbours = self._neighbours(sender)
-        effects = self._echo.receive((publisher, number), sender, neighbours, left, now, interested=interested)
+        effects: list[Effect] = []
+        if number:
+            key, left, now = (publisher, number), min(message.left / 1000, _LONGEST), trio.current_time()
+            if own or news is None or not (self._echo.knows(key) or self._may_ask(publisher, sender)):
+                effects = [Answer(sender, key, b"", b"")]
+            else:
+                wanted = self._own.wants(self._publishers[publisher].roots.names)
+                effects = self._echo.receive(key, sender, self._linked(sender), left, now, interested=wanted)
+                self._news.wake()
         if news and not any(isinstance(effect, Ask) for effect in effects):
             self._tell(publisher, sender)
         self._perform(effects)
-        self._news.wake()
 
     def _receive_reached(self, peer: Peer, message: kinds.AnnounceReached) -> None:
         self._check_untrusted(peer)
@@ -397,22 +456,24 @@ class Announcements:
 
     def _receive_announced(self, peer: Peer, message: kinds.Announced) -> None:
         self._check_untrusted(peer)
-        self._speaking.add(peer.node)
-        if peer.node not in self._compared:
+        neighbour = self._neighbour(peer.node)
+        neighbour.speaks = True
+        if not neighbour.compared:
             self.compare(peer)
-        if message.digest != self._digest() and self._may(peer.node, 1.0 + len(self._table) / 16):
+        differs = self._may(peer.node, 1.0) and message.digest != self._digest()
+        if differs and self._may(peer.node, len(self._publishers) / 16):
             self._send_living(peer.node)
 
     # -- peers ----------------------------------------------------------------------------------------------
 
     def peer_gone(self, node: NodeId) -> None:
-        """Forget a peer that is given up."""
-        self._compared.discard(node)
-        self._speaking.discard(node)
-        self._limits.pop(node, None)
-        self._budgets.pop((node, True), None)
-        self._refused.pop(node, None)
-        self._lacking.discard(node)
+        """Forget a peer that is given up, but not what it owes."""
+        neighbour = self._neighbour(node)
+        neighbour.compared = neighbour.lacks = neighbour.refused = neighbour.speaks = False
+        now, peers = trio.current_time(), self._mesh.peers
+        for other, former in list(self._neighbours.items()):
+            if (other == node or other not in peers) and not former.owes(now):
+                del self._neighbours[other]
         self._perform(self._echo.link_ended(node))
         self._answered.unpark_all()
 
@@ -420,10 +481,12 @@ class Announcements:
         """Wait no longer for those whose time is over; run it in exactly one task."""
         while True:
             await self._news.wait()
-            while len(self._echo) or self._again:
+            while len(self._echo) or self._record_came:
                 await trio.sleep(_TICK)
                 self._perform(self._echo.expire(trio.current_time()))
                 self._answered.unpark_all()
-                again, self._again = self._again, set()
-                for node in again & self._compared:
-                    self._send_digest(node)
+                if self._record_came:
+                    self._record_came = False
+                    for node, neighbour in list(self._neighbours.items()):
+                        if neighbour.compared and neighbour.refused:
+                            self._send_digest(node)

@@ -5,13 +5,14 @@ waits for each, and answers with those that were reached and those among them th
 already answers with nobody.  A neighbour whose link ends, or that is silent until the time is over, has answered with
 nobody; each hop has less time than the one before, so that a silent node costs its neighbours' answers nothing.
 
-An answer is believed as its sender is: a node that lies can claim to have reached others.
+An answer is believed as its sender is: a node that lies can claim to have reached others.  What is kept is counted for
+the neighbour that has sent it, so that one with too much loses its own answers and nobody else's.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple, final
 
 from iris.kernel.errors import RemoteProtocolError
@@ -29,15 +30,19 @@ _LEAST: Final = 0.1
 _REMEMBERED: Final = 5.0
 """Seconds for which it is known that a question came: one that is late begins nothing anew."""
 
-_WAVES: Final = 1024
-"""Questions in progress that one neighbour has asked; more are answered with nobody."""
-
 _ID: Final = 16
-_NODES: Final = 48 * 1024 // _ID
-"""Nodes in one answer; more are left out."""
+_MOST: Final = 48 * 1024
+"""Bytes of nodes in one answer; more are left out."""
 
-_HELD: Final = 8 * 1024 * 1024
-"""Bytes of unfinished answers; of those beyond that nobody is noted."""
+_KEPT: Final = 1024 * 1024
+"""Bytes that are kept for one neighbour, of its questions and its answers.  Questions beyond are answered with nobody,
+and answers beyond have named nobody."""
+
+_QUESTION: Final = 512
+"""Bytes of a question for as long as it is remembered."""
+
+_EACH: Final = 128
+"""Bytes besides for each neighbour that it is passed on to, until it is answered."""
 
 
 class Ask(NamedTuple):
@@ -67,23 +72,37 @@ class Wave:
     Attributes:
         key: who asks.
         parent: neighbour that is to be answered.  None: this node asks.
+        wanted: whether this node is interested.
         waiting: neighbours that have not answered.
-        reached: ids of the nodes that were reached.
-        interested: ids of those among them that are interested.
+        asked: number of neighbours that were asked.
+        answers: what each neighbour has answered: ids of the nodes that were reached, and of those that are interested.
         deadline: time until which answers are waited for.
         done: True once none are.
     """
 
-    __slots__ = ("deadline", "done", "interested", "key", "parent", "reached", "waiting")
+    __slots__ = ("answers", "asked", "deadline", "done", "key", "parent", "waiting", "wanted")
 
-    def __init__(self, key: Key, parent: NodeId | None, waiting: Collection[NodeId], deadline: float) -> None:
+    def __init__(
+        self, key: Key, parent: NodeId | None, waiting: Collection[NodeId], deadline: float, *, wanted: bool = False
+    ) -> None:
         self.key = key
         self.parent = parent
+        self.wanted = wanted
         self.waiting = dict.fromkeys(waiting)
-        self.reached = bytearray()
-        self.interested = bytearray()
+        self.asked = len(self.waiting)
+        self.answers: dict[NodeId, tuple[bytes, bytes]] = {}
         self.deadline = deadline
         self.done = False
+
+    @property
+    def reached(self) -> set[NodeId]:
+        """The nodes that were reached."""
+        return {node for reached, _ in self.answers.values() for node in _ids_of(reached)}
+
+    @property
+    def interested(self) -> set[tuple[NodeId, NodeId]]:
+        """Those of them that are interested, each with the neighbour that has named it."""
+        return {(node, by) for by, (_, interested) in self.answers.items() for node in _ids_of(interested)}
 
 
 @final
@@ -99,17 +118,24 @@ class Echo:
         self._number = 0
         self._waves: dict[Key, Wave] = {}
         """Those that were asked of late, done or not."""
-        self._open: dict[Key, Wave] = {}
-        self._asked: Counter[NodeId] = Counter()
-        """Questions in progress, by the neighbour that asked."""
-        self._held = 0
+        self._kept: Counter[NodeId] = Counter()
 
     def __repr__(self) -> str:
-        return f"<Echo: {len(self._open)} in progress, {self._held} bytes>"
+        return f"<Echo: {self.in_progress} in progress, {self._kept.total()} bytes>"
 
     def __len__(self) -> int:
         """Return how many questions have come of late: while there is one, ``expire`` is to be called now and then."""
         return len(self._waves)
+
+    @property
+    def in_progress(self) -> int:
+        """Number of questions for whose answers this node waits."""
+        return sum(not wave.done for wave in self._waves.values())
+
+    @property
+    def kept(self) -> Mapping[NodeId, int]:
+        """Bytes that are kept, by the neighbours that have sent them."""
+        return self._kept
 
     def knows(self, key: Key) -> bool:
         """Return whether a question has come of late: it is not asked on again."""
@@ -118,7 +144,7 @@ class Echo:
     def begin(self, neighbours: Collection[NodeId], left: float, now: float) -> tuple[Wave, list[Effect]]:
         """Ask; return the question, which will be done."""
         self._number += 1
-        wave = self._start((self._own, self._number), None, neighbours, left, now)
+        wave = Wave((self._own, self._number), None, neighbours, now + left * _SHRINK)
         return wave, self._ask(wave, left)
 
     def receive(
@@ -134,41 +160,42 @@ class Echo:
             now: this moment.
             interested: this node is.
         """
-        if key[0] == self._own or key in self._waves or self._asked[sender] >= _WAVES:
+        asked = neighbours if left * _SHRINK >= _LEAST else ()
+        if key[0] == self._own or key in self._waves or not self._keep(sender, _QUESTION + _EACH * len(asked)):
             return [Answer(sender, key, b"", b"")]
-        self._asked[sender] += 1
-        wave = self._start(key, sender, neighbours if left * _SHRINK >= _LEAST else (), left, now)
-        own = bytes.fromhex(self._own)
-        self._hold(wave, own, own if interested else b"")
-        return self._ask(wave, left)
-
-    def _start(self, key: Key, parent: NodeId | None, neighbours: Collection[NodeId], left: float, now: float) -> Wave:
-        wave = self._waves[key] = self._open[key] = Wave(key, parent, neighbours, now + left * _SHRINK)
-        return wave
+        return self._ask(Wave(key, sender, asked, now + left * _SHRINK, wanted=interested), left)
 
     def _ask(self, wave: Wave, left: float) -> list[Effect]:
+        self._waves[wave.key] = wave
         return [Ask(node, wave.key, left * _SHRINK) for node in wave.waiting] or self._finish(wave)
 
     def receive_answer_untrusted(self, key: Key, sender: NodeId, reached: bytes, interested: bytes) -> list[Effect]:
         """Receive an answer.
 
         Raises:
-            RemoteProtocolError: it is malformed.
+            RemoteProtocolError: it is malformed, or names more that are interested than were reached: these would take
+                the room of others, who were reached and then seem not to be interested.
         """
-        if len(reached) % _ID or len(interested) % _ID:
-            raise RemoteProtocolError("an answer to an announcement has node ids")
-        wave = self._open.get(key)
+        if len(reached) % _ID or len(interested) % _ID or len(interested) > len(reached):
+            raise RemoteProtocolError("an answer to an announcement has node ids, and no more interested than reached")
+        wave = self._waves.get(key)
         if wave is None or sender not in wave.waiting:
             return []  # too late
-        self._hold(wave, reached, interested)
+        if reached and self._keep(sender, len(reached) + len(interested)):
+            wave.answers[sender] = reached, interested
         return self._answered(wave, sender)
 
-    def _hold(self, wave: Wave, reached: bytes, interested: bytes) -> None:
-        size = len(reached) + len(interested)
-        if self._held + size <= _HELD:
-            self._held += size
-            wave.reached += reached
-            wave.interested += interested
+    def _keep(self, neighbour: NodeId | None, size: int) -> bool:
+        """Count bytes that are kept for a neighbour, or no more; return False if it has too many."""
+        if neighbour is None:
+            return True  # this node's own
+        kept = self._kept[neighbour] + size
+        if kept > _KEPT:
+            return False
+        self._kept[neighbour] = kept
+        if not kept:
+            del self._kept[neighbour]
+        return True
 
     def _answered(self, wave: Wave, node: NodeId) -> list[Effect]:
         wave.waiting.pop(node, None)
@@ -176,41 +203,39 @@ class Echo:
 
     def _finish(self, wave: Wave) -> list[Effect]:
         wave.done = True
-        del self._open[wave.key]
-        self._held -= len(wave.reached) + len(wave.interested)
+        wave.waiting.clear()
         if wave.parent is None:
             return []
-        self._asked[wave.parent] -= 1
-        if not self._asked[wave.parent]:
-            del self._asked[wave.parent]
-        answer = Answer(
-            wave.parent, wave.key, bytes(wave.reached[: _NODES * _ID]), bytes(wave.interested[: _NODES * _ID])
-        )
-        wave.reached, wave.interested = bytearray(), bytearray()
-        return [answer]
+        own = bytes.fromhex(self._own)
+        reached = b"".join((own, *(reached for reached, _ in wave.answers.values())))
+        wanted = own if wave.wanted else b""
+        interested = b"".join((wanted, *(interested for _, interested in wave.answers.values())))
+        self._keep(wave.parent, -_EACH * wave.asked)
+        self._drop_answers(wave)
+        return [Answer(wave.parent, wave.key, reached[:_MOST], interested[:_MOST])]
+
+    def _drop_answers(self, wave: Wave) -> None:
+        for node, (reached, interested) in wave.answers.items():
+            self._keep(node, -len(reached) - len(interested))
+        wave.answers.clear()
 
     def link_ended(self, node: NodeId) -> list[Effect]:
         """Wait no longer for a neighbour."""
-        return [
-            effect
-            for wave in [wave for wave in self._open.values() if node in wave.waiting]
-            for effect in self._answered(wave, node)
-        ]
+        waves = [wave for wave in self._waves.values() if node in wave.waiting]
+        return [effect for wave in waves for effect in self._answered(wave, node)]
 
     def expire(self, now: float) -> list[Effect]:
         """Wait no longer for those whose time is over."""
-        effects = [
-            effect
-            for wave in [wave for wave in self._open.values() if wave.deadline <= now]
-            for effect in self._finish(wave)
-        ]
-        over = [key for key, wave in self._waves.items() if wave.done and wave.deadline + _REMEMBERED <= now]
-        for key in over:
-            del self._waves[key]
+        waves = [wave for wave in self._waves.values() if not wave.done and wave.deadline <= now]
+        effects = [effect for wave in waves for effect in self._finish(wave)]
+        for wave in [wave for wave in self._waves.values() if wave.done and wave.deadline + _REMEMBERED <= now]:
+            del self._waves[wave.key]
+            self._drop_answers(wave)
+            self._keep(wave.parent, -_QUESTION)
         return effects
 
 
-def ids_of(packed: bytes | bytearray) -> set[NodeId]:
+def _ids_of(packed: bytes) -> set[NodeId]:
     """Return the nodes whose ids stand one after the other."""
     text = packed.hex()
     return {NodeId(text[begin : begin + 2 * _ID]) for begin in range(0, len(text), 2 * _ID)}

@@ -143,8 +143,8 @@ class PubSub(PeerObserver):
         sealed = None if elsewhere is None else SealedSender(mesh, elsewhere.sites.copies, config, elsewhere.entropy)
         self.publishing: Final = Publisher(mesh, self._table, self.durable, accounts, members, sealed)
         remote = None if sites is None else RemoteSubscribers(sites, mesh, self._table, self.publishing)
-        self._announcements = Announcements(mesh, members, self._own, self._unannounced)
-        self.subscriber_links: Final = SubscriberLinks(mesh, members, self._table, self._announcements, remote)
+        self.announcements: Final = Announcements(mesh, members, self._own, self._unannounced)
+        self.subscriber_links: Final = SubscriberLinks(mesh, members, self._table, self.announcements, remote)
         """Those who may hear what this node publishes."""
         self.confirming: Final = Acknowledgements(
             mesh, self._table, self.durable, self.publishing, members, self.subscriber_links
@@ -210,7 +210,7 @@ class PubSub(PeerObserver):
             ):
                 if part is not None:
                     nursery.start_soon(part.run)
-            nursery.start_soon(self._announcements.run)
+            nursery.start_soon(self.announcements.run)
             nursery.start_soon(self._unannounced.run, self._send_all_interest)
 
     async def wait_copies_sent(self) -> None:
@@ -302,7 +302,7 @@ class PubSub(PeerObserver):
         claim = nullcontext() if name is None else self.durable.claim(name, (pattern,), group=group, share=shards)
         with claim:
             change = self._own.add(terms)
-            self._announcements.interest_changed()
+            self.announcements.interest_changed()
             mark = self._own.mark() if change is None and realm is None and group is None else None
             subscription = Subscription(pattern, options, limits, self, self._every.observer, self._own.version)
             self._every[subscription] = terms
@@ -342,7 +342,7 @@ class PubSub(PeerObserver):
         self._matcher(realm).remove(subscription.pattern, subscription)
         self._turns.clear()
         change = self._own.remove(self._every[subscription])
-        self._announcements.interest_changed()
+        self.announcements.interest_changed()
         if change is not None:
             self._send_to_all(change)
             self._send_to_realm(realm)
@@ -405,7 +405,7 @@ class PubSub(PeerObserver):
         What a peer that confirms it knew of publishers has come before.
         """
         until = trio.current_time() + self._config.subscribe_timeout
-        self._announcements.begin()
+        self.announcements.begin()
         while True:
             await self.subscriber_links.link_publishers(until - trio.current_time())
             await self._wait_known(self._own.version)
@@ -433,7 +433,7 @@ class PubSub(PeerObserver):
         From then on publishers are announced to this node.  Peers that do not answer are passed over after
         ``Config.subscribe_timeout``.
         """
-        self._announcements.begin()
+        self.announcements.begin()
         with trio.move_on_after(self._config.subscribe_timeout):
             async with trio.open_nursery() as nursery:
                 for peer in self._everybody()[1:]:
@@ -785,7 +785,7 @@ class PubSub(PeerObserver):
 
     def _send_all_interest(self, peer: Peer) -> None:
         realm = peer.identity.other_realm
-        self._announcements.compare(peer)
+        self.announcements.compare(peer)
         self.durable.send_all(peer)
         for message in self._own.whole() if realm is None else self._own.whole_of(realm.alias):
             self._send_interest(peer, message)
@@ -806,7 +806,7 @@ class PubSub(PeerObserver):
         self._send_changed(peer)
         self._known.pop(node, None)
         self._senders.pop(node, None)
-        self._announcements.peer_gone(node)
+        self.announcements.peer_gone(node)
         self._relays.peer_gone(node)
         if self.sealed_receiver is not None:
             self.sealed_receiver.peer_removed(node)

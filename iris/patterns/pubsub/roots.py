@@ -1,4 +1,4 @@
-"""Roots: which publishers have announced which first tokens of topics.
+"""Roots: which first tokens of topics a publisher has announced.
 
 What is known of a publisher only grows, until it is forgotten: a node that makes something up about another one can
 have subscribers link to it, and cannot have them miss it.
@@ -7,7 +7,7 @@ have subscribers link to it, and cannot have them miss it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from typing import Final, final
 
 from iris.kernel.names import NodeId
@@ -32,49 +32,42 @@ def is_root(root: str) -> bool:
 
 
 @final
-class RootTable:
-    """The publishers that are known, and their roots."""
+class Roots:
+    """The roots of one publisher.
 
-    def __init__(self) -> None:
-        self._roots: dict[NodeId, frozenset[str]] = {}
-        self._hashes: dict[NodeId, int] = {}
+    Attributes:
+        names: the roots.
+        size: bytes of all of them.
+        digest: hash of the publisher and its roots; 0 without any.
+    """
+
+    __slots__ = ("_publisher", "digest", "names", "size")
+
+    def __init__(self, publisher: NodeId) -> None:
+        self._publisher = publisher
+        self.names: frozenset[str] = frozenset()
+        self.size = 0
+        self.digest = 0
 
     def __repr__(self) -> str:
-        return f"<RootTable: {len(self._roots)} publishers>"
+        return f"<Roots: {len(self.names)}, {self.size} bytes>"
 
-    def __len__(self) -> int:
-        return len(self._roots)
-
-    def __iter__(self) -> Iterator[NodeId]:
-        return iter(self._roots)
-
-    def __contains__(self, publisher: object) -> bool:
-        return publisher in self._roots
-
-    def of(self, publisher: NodeId) -> frozenset[str]:
-        """Return the roots of a publisher; none if it is not known."""
-        return self._roots.get(publisher, frozenset())
-
-    def add(self, publisher: NodeId, roots: Collection[str]) -> bool:
-        """Add roots of a publisher; return whether one of them was new."""
-        known = self.of(publisher)
-        if EVERY in known or known.issuperset(roots):
+    def add(self, roots: Collection[str]) -> bool:
+        """Add some; return whether one of them was new."""
+        if EVERY in self.names or self.names.issuperset(roots):
             return False
-        union = known.union(roots)
-        if EVERY in union or len(union) > MAX_ROOTS or sum(map(len, union)) > _MAX_BYTES:
-            union = frozenset((EVERY,))
-        self._roots[publisher] = union
-        text = ".".join((publisher, *sorted(union)))
-        self._hashes[publisher] = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+        self.names = self.names.union(roots)
+        self.size = sum(len(root.encode()) for root in self.names)
+        if EVERY in self.names or len(self.names) > MAX_ROOTS or self.size > _MAX_BYTES:
+            self.names, self.size = frozenset((EVERY,)), len(EVERY)
+        text = ".".join((self._publisher, *sorted(self.names)))
+        self.digest = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
         return True
 
-    def forget(self, publisher: NodeId) -> None:
-        """Drop a publisher."""
-        del self._roots[publisher], self._hashes[publisher]
 
-    def digest(self, publishers: Iterable[NodeId]) -> bytes:
-        """Return a hash of what is known of some publishers, whatever their order."""
-        total = 0
-        for publisher in publishers:
-            total ^= self._hashes[publisher]
-        return total.to_bytes(8)
+def digest_of(publishers: Iterable[Roots]) -> bytes:
+    """Return a hash of the roots of some publishers, whatever their order."""
+    total = 0
+    for roots in publishers:
+        total ^= roots.digest
+    return total.to_bytes(8)

@@ -18,7 +18,7 @@ from iris.cluster.membership import PARTNERS
 from iris.cluster.mesh import Mesh
 from iris.kernel.names import NodeId
 from iris.patterns.pubsub.announcements import Announcements, AnnouncingMembers
-from iris.patterns.pubsub.echo import Wave, ids_of
+from iris.patterns.pubsub.echo import Wave
 from iris.patterns.pubsub.interest import InterestTable, is_topic
 from iris.patterns.pubsub.remote import RemoteSubscribers
 from iris.patterns.pubsub.roots import EVERY, MAX_ROOTS, root_of
@@ -59,20 +59,14 @@ class _Root:
 
     Attributes:
         until: time until which it is waited for those who may hear, whoever publishes.
-        wave: question who is interested.  None: it was not asked, for all are linked.
-        reached: nodes that know of it.
-        interested: those of them that are interested.
-        again: True once it was asked again.
+        waves: questions who is interested, two at most.  Without one all are linked.
     """
 
-    __slots__ = ("again", "interested", "reached", "until", "wave")
+    __slots__ = ("until", "waves")
 
-    def __init__(self, until: float, wave: Wave | None) -> None:
+    def __init__(self, until: float, *waves: Wave) -> None:
         self.until = until
-        self.wave = wave
-        self.reached: set[NodeId] = set()
-        self.interested: set[NodeId] = set()
-        self.again = False
+        self.waves = list(waves)
 
 
 @final
@@ -192,31 +186,41 @@ class SubscriberLinks:
         if len(self._members.others()) > PARTNERS:
             return _Root(until, self._announcements.ask(root, _ECHO))
         self._announcements.announce(root)
-        return _Root(until, None)
+        return _Root(until)
 
     async def _targets(self, root: str, state: _Root) -> Collection[NodeId]:
         """Return who has to be linked before an event: who is interested, and who was not reached."""
-        while state.wave is not None:
-            await self._announcements.wait_answered(state.wave)
-            state.reached |= ids_of(state.wave.reached)
-            state.interested |= ids_of(state.wave.interested)
-            if state.again or len(self._members_and_peers() - state.reached) <= PARTNERS:
-                await self._wait_interested(state.interested)
-                break
-            state.again = True  # somebody in the middle is gone, and took the answers of others along
-            state.wave = self._announcements.ask(root, _ECHO)
-        members = self._members_and_peers()
-        return members - (state.reached - state.interested)
+        while state.waves:
+            while not (wave := state.waves[-1]).done:  # the last one may be another's by then
+                await self._announcements.wait_answered(wave)
+            reached = {node for wave in state.waves for node in wave.reached}
+            if len(state.waves) == 2 or len(self._members_and_peers() - reached) <= PARTNERS:
+                interested = {named for wave in state.waves for named in wave.interested}
+                await self._wait_interested(interested)
+                return self._members_and_peers() - (reached - {node for node, _ in interested})
+            # Somebody in the middle is gone, and took the answers of others along.
+            state.waves.append(self._announcements.ask(root, _ECHO))
+        return self._members_and_peers()
 
-    async def _wait_interested(self, nodes: Collection[NodeId]) -> None:
-        """Wait a moment for those to link that have heard of an announcement; longer for newcomers, not known yet."""
-        peers = self._mesh.peers
-        with trio.move_on_after(_COURTESY):
-            while any(node not in peers for node in nodes):
-                await self._members.wait_news()
-        with trio.move_on_after(_ECHO):
-            while any(node not in peers and not self._members.is_known(node) for node in nodes):
-                await self._members.wait_news()
+    async def _wait_interested(self, interested: Collection[tuple[NodeId, NodeId]]) -> None:
+        """Wait a moment for those to link that have heard of an announcement; longer for newcomers, not known yet.
+
+        A neighbour may have made these up, or pass on what another one has: then it is waited longer no more.
+        """
+        announcements, members, peers = self._announcements, self._members, self._mesh.peers
+        patient = {by for by in {by for _, by in interested} if announcements.is_patient(by)}
+        awaited = [(node, by) for node, by in interested if by in patient or members.is_known(node)]
+        began = trio.current_time()
+        try:
+            with trio.move_on_after(_COURTESY):
+                while any(node not in peers for node, _ in awaited):
+                    await members.wait_news()
+            with trio.move_on_after(_ECHO if announcements.is_patient(self._mesh.node) else 0.0):
+                while any(node not in peers and not members.is_known(node) for node, _ in awaited):
+                    await members.wait_news()
+        finally:
+            vain = {by for node, by in awaited if node not in peers and not members.is_known(node)}
+            announcements.waited_in_vain(vain, trio.current_time() - began)
 
     async def _link(self, nodes: Collection[NodeId]) -> None:
         """Link to members, as far as they answer, and hear of each what it subscribes to."""
@@ -268,5 +272,5 @@ class SubscriberLinks:
         others = self._members.others()
         if len(others) <= 2 * PARTNERS:
             return others
-        announced = self._announcements.publishers() if all_of_them else self._announcements.followed
+        announced = self._announcements.publishers if all_of_them else self._announcements.followed
         return {*announced, *(node for node in others if not self._members.announces(node))}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
-from iris.patterns.pubsub.echo import Answer, Ask, Echo, Effect, Wave, ids_of
+from iris.patterns.pubsub.echo import Answer, Ask, Echo, Effect, Wave
 from tests.support.membership import node
 
 
@@ -50,7 +50,7 @@ class Graph:
 
     def run(self) -> None:
         """Deliver until nothing is on its way and nobody waits."""
-        while self._due or any(echo._open for echo in self.echoes.values()):
+        while self._due or any(echo.in_progress for echo in self.echoes.values()):
             tick = self.now + 0.05
             while self._due and self._due[0][0] <= tick:
                 self.now, _, sender, receiver, effect = heapq.heappop(self._due)
@@ -86,11 +86,15 @@ def test_all_are_reached_and_whoever_is_interested_is_named(seed: int, count: in
     graph.run()
     for one, wave in zip(graph.nodes, waves, strict=False):
         assert wave.done
-        assert ids_of(wave.reached) == set(graph.nodes) - {one}
-        assert ids_of(wave.interested) == graph.interested - {one}
-        assert len(wave.reached) == 16 * (count - 1)
+        assert wave.reached == set(graph.nodes) - {one}
+        assert {interested for interested, _ in wave.interested} == graph.interested - {one}
+        assert {by for _, by in wave.interested} <= graph.links[one]
+        assert sum(len(reached) for reached, _ in wave.answers.values()) == 16 * (count - 1)
     assert graph.now < 0.2
-    assert not any(echo._held for echo in graph.echoes.values())
+    for echo in graph.echoes.values():
+        echo.expire(graph.now + 10.0)
+        assert repr(echo) == "<Echo: 0 in progress, 0 bytes>"
+        assert not echo.kept
 
 
 @given(st.integers(0, 2**32), st.integers(10, 60), st.integers(1, 4))
@@ -100,7 +104,7 @@ def test_the_silent_are_not_claimed_to_be_reached_and_all_others_are(seed: int, 
     wave = graph.begin(graph.nodes[0])
     graph.run()
     assert graph.now <= 1.1
-    reached = ids_of(wave.reached)
+    reached = wave.reached
     assert reached.isdisjoint(graph.silent)
     reachable, look = {graph.nodes[0]}, [graph.nodes[0]]
     while look:
@@ -127,8 +131,8 @@ def test_nobody_is_claimed_to_be_reached_who_was_not_while_links_end(seed: int, 
     graph.deliver = noted  # type: ignore[method-assign]
     graph.run()
     assert wave.done
-    assert ids_of(wave.reached) <= received
-    assert ids_of(wave.interested) == ids_of(wave.reached) & graph.interested
+    assert wave.reached <= received
+    assert {interested for interested, _ in wave.interested} == wave.reached & graph.interested
 
 
 def test_a_question_that_comes_late_begins_nothing_anew() -> None:
@@ -153,19 +157,81 @@ def test_who_asks_for_itself_in_the_name_of_this_node_learns_nothing() -> None:
 def test_answers_of_a_wrong_form_or_of_others_count_for_nothing() -> None:
     echo = Echo(node(1))
     wave, _ = echo.begin([node(2)], 1.0, 0.0)
-    with pytest.raises(RemoteProtocolError):
-        echo.receive_answer_untrusted(wave.key, node(2), b"12345", b"")
+    for reached, interested in (b"12345", b""), (bytes(16), b"1"), (bytes(16), bytes(32)):
+        with pytest.raises(RemoteProtocolError):
+            echo.receive_answer_untrusted(wave.key, node(2), reached, interested)
     assert echo.receive_answer_untrusted(wave.key, node(3), bytes(16), b"") == []
     assert not wave.reached
     assert not wave.done
 
 
-def test_questions_of_one_neighbour_take_bounded_memory() -> None:
+MOST = 1024 * 1024
+"""Bytes that are kept for one neighbour."""
+
+LONG = bytes(48 * 1024)
+
+
+def ask(echo: Echo, number: int, sender: int, *others: int, now: float = 0.0) -> list[Effect]:
+    asked = [node(other) for other in others]
+    return echo.receive((node(9), number), node(sender), asked, 1.0, now, interested=True)
+
+
+@pytest.mark.parametrize("neighbours", [1, 8, 200])
+def test_who_asks_too_much_is_answered_with_nobody_and_others_are_as_ever(neighbours: int) -> None:
     echo = Echo(node(1))
-    for number in range(2000):
-        echo.receive((node(9), number), node(2), [node(3)], 1.0, 0.0, interested=True)
-        echo.receive_answer_untrusted((node(9), number), node(3), bytes(48 * 1024), bytes(48 * 1024))
-        echo.receive((node(8), number), node(2), [node(3), node(4)], 1.0, 0.0, interested=True)
-        echo.receive_answer_untrusted((node(8), number), node(4), bytes(48 * 1024), b"")
-    assert len(echo._open) == 1024
-    assert echo._held <= 8 * 1024 * 1024
+    others = range(10, 10 + neighbours)
+    refused = 0
+    for number in range(4000):
+        effects = ask(echo, number, 2, *others)
+        refused += effects == [Answer(node(2), (node(9), number), b"", b"")]
+        assert echo.kept[node(2)] <= MOST
+    assert 0 < 4000 - refused <= MOST // (512 + 128 * neighbours)
+    assert len(ask(echo, 5000, 3, *others)) == neighbours
+    echo.expire(1.0)
+    assert echo.in_progress == 0
+    assert ask(echo, 5001, 2, *others, now=1.0) != [Answer(node(2), (node(9), 5001), b"", b"")]
+    echo.expire(20.0)
+    echo.expire(40.0)
+    assert not echo.kept
+
+
+def test_who_answers_too_much_loses_its_own_answers_only() -> None:
+    """Not those of the neighbour that asked, nor what others answer to the same questions."""
+    echo = Echo(node(1))
+    liar, honest = node(3), node(4)
+    few = bytes.fromhex(node(7))
+    for number in range(50):
+        ask(echo, number, 2, 3, 4)
+        assert echo.receive_answer_untrusted((node(9), number), liar, LONG, LONG) == []
+        assert echo.kept[liar] <= MOST
+    own, lost = bytes.fromhex(node(1)), 0
+    for number in range(50):
+        (answer,) = echo.receive_answer_untrusted((node(9), number), honest, few, few)
+        assert isinstance(answer, Answer)
+        lost += (answer.reached, answer.interested) == (own + few, own + few)
+    assert lost == 50 - MOST // (2 * len(LONG))
+    assert {liar, honest}.isdisjoint(echo.kept)
+
+
+def test_answers_to_this_node_are_counted_until_they_are_forgotten() -> None:
+    echo = Echo(node(1))
+    waves = [echo.begin([node(2)], 1.0, 0.0)[0] for _ in range(50)]
+    for wave in waves:
+        echo.receive_answer_untrusted(wave.key, node(2), LONG, LONG)
+        assert wave.done
+    assert 0 < echo.kept[node(2)] <= MOST
+    echo.expire(20.0)
+    assert not echo.kept
+    assert not any(wave.answers for wave in waves)
+
+
+def test_whoever_is_left_out_of_an_answer_that_is_too_long_is_not_said_to_be_reached() -> None:
+    """Or it would be hidden by a neighbour of a neighbour that names thousands."""
+    echo = Echo(node(1))
+    ask(echo, 1, 2, 3, 4)
+    honest = b"".join(bytes.fromhex(node(number)) for number in range(100, 200))
+    echo.receive_answer_untrusted((node(9), 1), node(3), LONG[:-800], LONG[:-800])
+    (answer,) = echo.receive_answer_untrusted((node(9), 1), node(4), honest, honest)
+    assert isinstance(answer, Answer)
+    assert len(answer.reached) == len(answer.interested) == len(LONG)
+    assert answer.reached[-784:] == answer.interested[-784:] == honest[:784]

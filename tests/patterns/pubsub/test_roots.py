@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iris.patterns.pubsub.interest import OwnInterest, Terms
-from iris.patterns.pubsub.roots import EVERY, RootTable, is_root, root_of
+from iris.patterns.pubsub.roots import EVERY, Roots, digest_of, is_root, root_of
 from tests.support.membership import node
 
 PATTERNS = ["a", "a.b", "a.>", "*", "*.b", ">", "b.*", "realm/a.b", "ab.c"]
@@ -33,31 +33,41 @@ def test_a_root_is_one_token_or_stands_for_all(root: str, valid: bool) -> None:
 
 
 def test_roots_are_added_only_and_too_many_become_all() -> None:
-    table = RootTable()
-    assert table.add(node(1), ("a", "b"))
-    assert not table.add(node(1), ("b",))
-    assert table.of(node(1)) == {"a", "b"}
-    assert table.add(node(1), tuple(f"root{number}" for number in range(62)))
-    assert len(table.of(node(1))) == 64
-    assert table.add(node(1), ("c",))
-    assert table.of(node(1)) == {EVERY}
-    assert not table.add(node(1), ("d",))
-    assert table.add(node(2), tuple(f"{number}{'x' * 200}" for number in range(6)))
-    assert table.of(node(2)) == {EVERY}
+    roots = Roots(node(1))
+    assert roots.add(("a", "b"))
+    assert not roots.add(("b",))
+    assert roots.names == {"a", "b"}
+    assert roots.add(tuple(f"root{number}" for number in range(62)))
+    assert len(roots.names) == 64
+    assert roots.add(("c",))
+    assert roots.names == {EVERY}
+    assert not roots.add(("d",))
+
+
+@pytest.mark.parametrize("letter", ["x", "\u00e9", "\u732b", "\U0001f408"])
+def test_room_for_roots_is_counted_in_bytes(letter: str) -> None:
+    long = letter * (511 // len(letter.encode()))
+    roots = Roots(node(1))
+    assert roots.add((f"{long}1", f"{long}2"))
+    assert roots.size == 2 * (len(long.encode()) + 1) <= 1024
+    assert EVERY not in roots.names
+    assert roots.add((f"{long}3",))
+    assert roots.names == {EVERY}
+    assert roots.size == 1
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.sets(st.sampled_from("abcdef"), min_size=1)), max_size=20))
 def test_tables_that_know_the_same_have_the_same_hash_in_whatever_order_it_came(
     entries: list[tuple[int, set[str]]],
 ) -> None:
-    tables = RootTable(), RootTable()
+    one, other = ({number: Roots(node(number)) for number in range(1, 10)} for _ in range(2))
     for number, roots in entries:
-        tables[0].add(node(number), roots)
+        one[number].add(roots)
     for number, roots in reversed(entries):
         for root in sorted(roots, reverse=True):
-            tables[1].add(node(number), {root})
-    assert tables[0].digest(tables[0]) == tables[1].digest(tables[1])
-    tables[0].add(node(9), ("a",))
-    assert tables[0].digest(tables[0]) != tables[1].digest(tables[1])
-    tables[0].forget(node(9))
-    assert tables[0].digest(tables[0]) == tables[1].digest(tables[1])
+            other[number].add({root})
+    assert digest_of(one.values()) == digest_of(other.values())
+    one[9].add(("a",))
+    assert digest_of(one.values()) != digest_of(other.values())
+    del one[9]
+    assert digest_of(one.values()) == digest_of(other.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType, SimpleNamespace
 from typing import cast
 
@@ -68,6 +68,7 @@ class Members:
 class Parts:
     """What is around the links: a certificate that does not permit one topic, and nodes that say nothing."""
 
+    node = node(1)
     peers: Mapping[NodeId, object] = MappingProxyType({})
     config = Config()
 
@@ -82,6 +83,12 @@ class Parts:
 
     def is_whole(self, node: NodeId) -> bool:
         return False
+
+    def is_patient(self, neighbour: NodeId) -> bool:
+        return True
+
+    def waited_in_vain(self, neighbours: Iterable[NodeId], seconds: float) -> None:
+        """It is asked once."""
 
     async def barrier(self, node: NodeId, said: object) -> None:
         await trio.lowlevel.checkpoint()
@@ -136,6 +143,7 @@ async def test_what_a_cancelled_event_began_to_wait_for_a_later_one_waits_for(au
 
 async def test_nodes_that_are_made_up_in_an_answer_are_not_asked(autojump_clock: MockClock) -> None:
     members = [node(number) for number in range(2, 12)]
+    ids = b"".join(map(bytes.fromhex, members))
     made_up = b"".join(number.to_bytes(16) for number in range(1000, 4000))
     asked: list[NodeId] = []
 
@@ -152,8 +160,8 @@ async def test_nodes_that_are_made_up_in_an_answer_are_not_asked(autojump_clock:
     class Asking(Parts):
         def ask(self, root: str, left: float) -> Wave:
             wave = Wave((node(1), 1), None, (), 0.0)
-            wave.reached += b"".join(map(bytes.fromhex, members)) + made_up
-            wave.interested += bytes.fromhex(members[0]) + made_up
+            wave.done = True
+            wave.answers[members[1]] = ids + made_up, bytes.fromhex(members[0]) + made_up
             return wave
 
         async def wait_answered(self, wave: Wave) -> None:

@@ -18,6 +18,7 @@ from types import FrameType
 
 import iris.sync
 from iris.sync.node import _Event
+from tests.support.threads import inner_of, inspected, is_held, portal_of, standing_still
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -27,17 +28,15 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 def _post(node: iris.sync.Node, events: int) -> None:
     """Publish until the subscriber asks for a pause, and then what has to stand in line."""
-    publishing, begun = node._inner._publishing, 0
-    while not node._portal.call_plain(lambda: publishing.resolve("a.b").waits_for(None)):
+    begun = 0
+    while not is_held(node, "a.b"):
         if begun < 3:
             node.publish("a.b", b"begin")
-            begun += node._portal.call_plain(lambda: bool(publishing.resolve("a.b").links))
+            begun += bool(inspected(node).subscribers)
         time.sleep(0.01)
-    held = threading.Event()
-    node._portal.do(held.wait)  # else the second one would wait for the first
-    for number in range(events):
-        node.publish("a.b", b"%d" % number)
-    held.set()
+    with standing_still(node):  # else the second one would wait for the first
+        for number in range(events):
+            node.publish("a.b", b"%d" % number)
     print("posted", file=sys.stderr, flush=True)
 
 
@@ -50,9 +49,9 @@ def main() -> None:
     try:
         with iris.sync.open_node("writer") as node:
             if how == "twice":
-                node._portal.do(threading.Event().wait)
+                portal_of(node).do(threading.Event().wait)
                 for number in range(events):
-                    node._portal.post(_Event(node._inner, "a.b", b"%d" % number))
+                    portal_of(node).post(_Event(inner_of(node), "a.b", b"%d" % number))
             else:
                 _post(node, events)
             if how == "exit":
