@@ -24,6 +24,9 @@ _MOST_NAMED: Final = 5
 _MOST_LISTED: Final = 1024
 """Clusters of other sites that an error looks through: these decide how many they export."""
 
+_AGAIN: Final = 0.25
+"""Seconds after which it is looked again whether a member may still come in the place of one that has left."""
+
 _NOT_LINKED: Final = (
     "if no cluster of that realm can be reached, its gateways and those of this site are not linked: the logs of both, "
     "and 'iris gateway --status', say why; the clocks of the two may differ by more than 300 s"
@@ -74,6 +77,10 @@ class MemberDirectory(Protocol):
         """Return whether a cluster had members a moment ago, see ``Config.absence_patience``, if it has none now."""
         ...
 
+    def awaits_successor(self, cluster: str) -> bool:
+        """Return whether the last member of a cluster has just left in order, so that another may come in its place."""
+        ...
+
     def is_silent(self, cluster: str) -> bool:
         """Return whether a member of a cluster gets no work only because it has said nothing for a while."""
         ...
@@ -110,9 +117,13 @@ class MemberHealth(Protocol):
 async def wait_reachable(directory: MemberDirectory, cluster: str, deadline: float) -> Picker | None:
     """Return the picker of a cluster, once a member can be asked if all are suspected; None if it has none.
 
-    It does not wait for members to which connections broke.  Others live perhaps, and are too slow to say so.
+    It does not wait for members to which connections broke.  Others live perhaps, and are too slow to say so.  It waits
+    a moment for who comes in the place of the last member that has left in order.
     """
     with trio.move_on_at(deadline):
+        while directory.awaits_successor(cluster):
+            with trio.move_on_after(_AGAIN):
+                await directory.wait_news()
         while (picker := directory.picker(cluster)) is not None and not picker.has_other(()):
             if not directory.is_silent(cluster):
                 break

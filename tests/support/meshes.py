@@ -101,6 +101,9 @@ class StaticDirectory:
     def had_members(self, cluster: str) -> bool:
         return cluster in self._members
 
+    def awaits_successor(self, cluster: str) -> bool:
+        return False
+
     async def wait_news(self) -> None:
         await trio.sleep_forever()
 

@@ -53,6 +53,12 @@ from iris.security.identity import PeerIdentity
 _MAX_EMPTIED: Final = 1024
 """Clusters without members that are remembered: their names come from others."""
 
+_SUCCESSION: Final = 2.0
+"""Seconds after the last member of a cluster has left in order in which another one may come in its place: who replaces
+it may serve already, and not be known or linked here yet."""
+
+_NEVER: Final = (-math.inf, False)
+
 _MAX_DEPARTURES: Final = 256
 """Nodes that are here no more and are remembered, for operators."""
 
@@ -130,7 +136,7 @@ class Membership(PeerObserver):
         self._balancers: dict[str, Balancer] = {}
         self._entered: Groups[NodeId, str] = Groups()
         """The names of those that each node is in: there may be many clusters, and members come and go."""
-        self._emptied: dict[str, float] = {}
+        self._emptied: dict[str, tuple[float, bool]] = {}
         """Times at which clusters lost their last members, the longest ago first."""
         self._records: dict[NodeId, NodeRecord] = {}
         self._remote_members: dict[NodeId, tuple[str, int]] = {}
@@ -187,10 +193,15 @@ class Membership(PeerObserver):
 
     def had_members(self, cluster: str) -> bool:
         """See ``MemberDirectory.had_members``."""
-        emptied = self._emptied.get(cluster, -math.inf)
+        emptied, _ = self._emptied.get(cluster, _NEVER)
         recently = emptied + self._config.absence_patience > trio.current_time()
         is_here = cluster in self._balancers or bool(self.without_link(cluster))
         return is_here or recently or self._swim.is_unanswered(cluster.partition("@")[0])
+
+    def awaits_successor(self, cluster: str) -> bool:
+        """See ``MemberDirectory.awaits_successor``."""
+        emptied, in_order = self._emptied.get(cluster, _NEVER)
+        return in_order and cluster not in self._balancers and emptied + _SUCCESSION > trio.current_time()
 
     def is_silent(self, cluster: str) -> bool:
         """See ``MemberDirectory.is_silent``."""
@@ -681,7 +692,7 @@ class Membership(PeerObserver):
             self._draw()
             self._closed_routes.discard(node)
             self._silent.discard(node)
-            self._remove(node)
+            self._remove(node, in_order=changed.state is MemberState.LEFT)
             # Who leaves says goodbye on each link itself, after all else that it had to say.
             if changed.evidence == "expelled":
                 self._linking.expelled(node)
@@ -764,9 +775,9 @@ class Membership(PeerObserver):
                 if node in self._closed_routes:
                     balancer.suspend(node)
                 self._weigh(node, name, balancer)
-        self._remove(node, but=addresses.union(serves))
+        self._remove(node, but=addresses.union(serves), in_order=True)
 
-    def _remove(self, node: NodeId, but: frozenset[str] | set[str] = frozenset()) -> None:
+    def _remove(self, node: NodeId, but: frozenset[str] | set[str] = frozenset(), *, in_order: bool = False) -> None:
         for name in self._entered.of(node):
             if name not in but:
                 balancer = self._balancers[name]
@@ -774,11 +785,11 @@ class Membership(PeerObserver):
                 self._entered.remove(node, name)
                 if not balancer.nodes:
                     del self._balancers[name]
-                    self._note_empty(name)
+                    self._note_empty(name, in_order)
 
-    def _note_empty(self, cluster: str) -> None:
+    def _note_empty(self, cluster: str, in_order: bool) -> None:
         self._emptied.pop(cluster, None)
-        self._emptied[cluster] = trio.current_time()
+        self._emptied[cluster] = trio.current_time(), in_order
         if len(self._emptied) > _MAX_EMPTIED:
             del self._emptied[next(iter(self._emptied))]
 

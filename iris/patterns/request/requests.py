@@ -274,6 +274,7 @@ class Requests(PeerObserver):
             call.picker is None
             and call.only is None
             and not (call.idempotent and self._directory.had_members(call.cluster))
+            and not self._directory.awaits_successor(call.cluster)
         ):
             check_address(call.cluster)
             nobody = nobody_serves(call.cluster, self._mesh, self._directory)
@@ -524,9 +525,15 @@ class Requests(PeerObserver):
                             self.not_repeated += 1
                             break
                     if choice is None:
-                        # What was sent to nobody may wait for a member that lives and is too slow to say so.
+                        # What ran nowhere may wait for a member that lives and is too slow to say so, if it was sent
+                        # to none, and for one that comes in the place of who has left.
                         if call.only is not None or not (
-                            call.idempotent or (failure is None and not tried and self._directory.is_silent(cluster))
+                            call.idempotent
+                            or (failure is None and not tried and self._directory.is_silent(cluster))
+                            or (
+                                (failure is None or isinstance(failure, NotSent))
+                                and self._directory.awaits_successor(cluster)
+                            )
                         ):
                             break
                         if lost is None and isinstance(failure, Overloaded):

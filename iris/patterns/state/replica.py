@@ -430,6 +430,8 @@ class Replica:
             number = self.vector.get(self.writer, 0)
             self.vector[self.writer] = max(number, min(number + _LEFT, int(self._bound()) - 8))
             self._finish_edit()
+            # Who receives what is written anew removes what it replaces: the other user has to notice first.
+            self._seen[self.writer] = self.vector[self.writer]
             self.writer = -1
             self._document.note_edit()
 
