@@ -77,6 +77,9 @@ class _Members:
     def had_members(self, cluster: str) -> bool:
         return cluster == CLUSTER
 
+    def awaits_successor(self, cluster: str) -> bool:  # noqa: ARG002 -- nobody leaves
+        return False
+
     async def wait_news(self) -> None:
         await trio.sleep_forever()
 

@@ -451,7 +451,12 @@ def _one_level(value: Any) -> object:
         if isinstance(value, enum.Enum):
             value = value.value
         elif _is_model(kind, "msgspec", "Struct"):
-            return sys.modules["msgspec"].to_builtins(value, builtin_types=(bytes,))
+            try:
+                return sys.modules["msgspec"].to_builtins(value, builtin_types=(bytes,))
+            except (TypeError, RecursionError) as error:  # one of its fields, as in a Request that a handler returns
+                raise LocalProtocolError(
+                    f"cannot send a {kind.__name__} ({error}): use bytes, or a model of values that have a wire form"
+                ) from None
         elif _is_model(kind, "pydantic", "BaseModel"):
             return value.model_dump()
         elif dataclasses.is_dataclass(kind):

@@ -14,10 +14,12 @@ import pytest
 import benchmarks.report
 from benchmarks.bench import DOCUMENT
 from benchmarks.report import Absence, Report, Run
-from benchmarks.system import Roles, System, Task
+from benchmarks.system import Roles, System
+from benchmarks.system import Task as AnyTask
 from benchmarks.systems import all_systems
 from benchmarks.table import HEAD, TAIL, write_table
 from benchmarks.trial import TrialError, added
+from benchmarks.worker import Task
 from iris.bench.cases import CASES, P50, RATE, REQUESTS, Case
 from iris.bench.workload import MARK_SIZE, TIMER, Ages, end_mark, percentiles, send_paced, stamp_at
 
@@ -25,7 +27,7 @@ CASE = Case(name="request", title="request", kind="request", size=1, figures=(RE
 
 
 def system(name: str, *, encrypted: bool = False, lacks: tuple[str, ...] = ()) -> System:
-    def role(_task: Task) -> None: ...
+    def role(_task: AnyTask) -> None: ...
 
     roles = Roles(sink=role, source=role)
     return System(name=name, package="trio", encrypted=encrypted, lacks=lacks, module="trio", roles={"request": roles})

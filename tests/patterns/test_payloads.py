@@ -234,6 +234,16 @@ def test_the_error_for_a_date_that_is_sent_names_its_place() -> None:
         encoded(datetime.date(2026, 11, 22), 1000)
 
 
+class Holder(msgspec.Struct):
+    held: object
+
+
+def test_the_error_for_a_struct_with_something_that_cannot_be_sent_names_both() -> None:
+    for value in (Holder(converter), [Holder(converter)]):
+        with pytest.raises(LocalProtocolError, match=r"^cannot send a Holder \(.*function.*\): use bytes, "):
+            encoded(value, 1000)
+
+
 KEYS = st.sampled_from(["id", "price", "items", "x", "a"])
 PAYLOADS = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),

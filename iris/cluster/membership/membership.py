@@ -683,7 +683,7 @@ class Membership(PeerObserver):
         for change in changes:
             # Whether it was linked or not: those who never asked it wait for the next one as well.
             if change.kind in _LESS and all(left.status == "draining" for left in self._roster.members(change.cluster)):
-                self._note_empty(change.cluster)
+                self._note_empty(change.cluster, change.kind != "lost")
         self._report(changes)
         self._version += 1
         if gone:

@@ -111,7 +111,9 @@ async def test_who_is_not_keen_leaves_it_to_the_mesh(autojump_clock: MockClock) 
 
 
 @pytest.mark.parametrize("pausing", [InboxWaiter.pause, InboxWaiter.give_back])
-async def test_what_is_given_back_is_read_by_the_mesh(autojump_clock: MockClock, pausing: object) -> None:
+async def test_what_is_given_back_is_read_by_the_mesh(
+    autojump_clock: MockClock, pausing: Callable[[InboxWaiter], None]
+) -> None:
 
     async def follow() -> None:
         await desk.follower.wait()

@@ -8,8 +8,9 @@ from iris.kernel.wire import kinds
 from iris.spark_bridge.admin import read_status
 from iris.spark_bridge.client.client import BridgeClient
 from iris.testing import open_network
-from tests.spark_bridge.server.test_bridge import bridge_node, until
+from tests.spark_bridge.server.test_bridge import bridge_node
 from tests.support.arrivals import stored
+from tests.support.waiting import wait_until
 
 LARGEST = 2**62
 
@@ -37,7 +38,7 @@ async def test_numbers_beyond_all_bounds_end_no_bridge_and_leave_its_counters_re
             send(f"a.c{number}", 1, 0, b"first")
             send(f"a.c{number}", LARGEST, 0, b"last")
         send("a.d", 1, LARGEST, b"confirmed")
-        await until(lambda: bridge.statistics().stored == 13)
+        await wait_until(lambda: bridge.statistics().stored == 13)
         await publisher.publish_confirmed("a.b", b"honest")
         assert stored(bridge.store)[-1] == b"honest"
         assert bridge.statistics().missed == LARGEST
