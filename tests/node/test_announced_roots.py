@@ -338,7 +338,7 @@ async def test_questions_made_up_about_others_are_asked_on_by_few(
             await wait_until(lambda: len(liar.peers) >= 8)
         asked = Counter(key[0] == victim.id for key in began)
         assert 0 < asked[True] <= 160
-        assert 0 < asked[False] <= 160
+        assert 0 < asked[False] <= 200, "64 by each neighbour, and each time it is linked to some others"
         async with nodes[5].subscribe("news.>") as news:
             await victim.publish("news.a", 1)
             assert await hear(news, 1) == [1]

@@ -209,7 +209,7 @@ async def test_a_node_that_is_turned_away_each_time_comes_back_less_and_less_oft
         while x.mesh.peers:  # noqa: ASYNC110 -- on a virtual clock
             await trio.sleep(0.01)
         assert 1.5 < trio.current_time() - began < 2.0, "as long as membership waits for a sign of life"
-        assert a.mesh.refusals["AuthenticationError"] == 7
+        assert a.mesh.refusals["AuthenticationError"] == 6
         assert x.log.of(a.id)[-1] == "down"
         assert not a.mesh.peers
 
