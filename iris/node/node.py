@@ -173,7 +173,8 @@ class Node(OwnNode):
 
         Raises:
             NoSuchCluster: nobody serves it; known at once, or when ``wait`` is over.  An idempotent request waits for
-                another member within its timeout if there was one in the last ``Config.absence_patience`` seconds.
+                another member within its timeout if there was one in the last ``Config.absence_patience`` seconds; any
+                waits 2 s if the last one has left in order.
             Overloaded: the members that were asked are at their limits; the handler did not run.
             RequestTimeout: the time is over; the handler ran never or once, or once at each member that was lost.
             NotSent: the request certainly did not run.

@@ -19,6 +19,10 @@ def _service(answer: str, seconds: float = 0.0) -> iris.Service:
         await trio.sleep(seconds)
         return answer
 
+    @service.tunnel
+    async def greet(tunnel: iris.Tunnel) -> None:
+        await tunnel.send("hello")
+
     return service
 
 
@@ -126,3 +130,40 @@ async def test_only_members_of_clusters_are_drained(reserved: str, autojump_cloc
         await trio.sleep(1)
         with pytest.raises(iris.RemoteError, match="not_a_member"):
             await order_drain(app, one.id, reserved, draining=True)
+
+
+async def test_what_ran_nowhere_waits_a_moment_for_who_replaces_the_last_member(autojump_clock: object) -> None:
+    async with open_network() as network, network.open_node("app") as app, trio.open_nursery() as nursery:
+
+        async def serve(answer: str, seconds: float) -> None:
+            async with network.open_node("store") as node, node.join("store", _service(answer)):
+                await app.wait_for("store")
+                await trio.sleep(seconds)
+
+        async def replace() -> None:
+            await serve("one", 1)
+            await trio.sleep(1)
+            await serve("two", 10)
+
+        nursery.start_soon(replace)
+        await app.wait_for("store")
+        assert await app.request("store") == "one"
+        while app.members("store"):  # noqa: ASYNC110 -- on a virtual clock
+            await trio.sleep(0.01)
+        async with trio.open_nursery() as asking:
+            asking.start_soon(_open, app)
+            assert await app.request("store", timeout=5) == "two"
+        while app.members("store"):  # noqa: ASYNC110 -- on a virtual clock
+            await trio.sleep(0.1)
+        began = trio.current_time()
+        with pytest.raises(iris.NoSuchCluster):
+            await app.request("store")
+        assert 1.5 < trio.current_time() - began < 2.5
+        with pytest.raises(iris.NoSuchCluster):
+            await _open(app)
+        assert trio.current_time() - began < 2.5, "not once more"
+
+
+async def _open(app: iris.Node) -> None:
+    async with app.open_tunnel("store", timeout=5) as tunnel:
+        assert await tunnel.receive() == "hello"
