@@ -408,7 +408,7 @@ class Replica:
 
     def leave(self, number: int) -> None:
         """Leave the number of this writer to another member, which uses it as well."""
-        if number == self.writer:
+        if number == self.writer >= 0:
             self._leave({number})
             self._write_anew()
 
