@@ -12,7 +12,6 @@ import trio
 from trio.testing import MockClock
 
 import iris
-import iris.testing
 from iris.kernel.errors import RemoteError, RemoteProtocolError
 from iris.patterns.state.entries import (
     AT_A_TIME,

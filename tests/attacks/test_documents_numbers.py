@@ -11,7 +11,6 @@ import trio
 from trio.testing import MockClock
 
 import iris
-import iris.testing
 from iris.kernel.errors import Overloaded
 from iris.patterns.state.entries import MAX_COUNT, WRITERS, encode
 from iris.patterns.state.shared_types import SharedCounter, SharedMap, SharedSet

@@ -13,8 +13,6 @@ import pytest
 import trio
 
 import iris
-import iris.aio
-import iris.sync
 from iris.cluster.discovery import resolve_seed
 from iris.security.authority.issuing import issue_cluster
 from iris.security.authority.realm_root import create_realm
