@@ -45,7 +45,7 @@ PIECE: Final = bytes(8000)
 
 @final
 class Problems(logging.Handler):
-    """Keeps what is logged as an error: nothing that happens here is one."""
+    """Keeps what is logged as an error: nothing that happens here is one, but that a disk is full."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -53,7 +53,9 @@ class Problems(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """See ``logging.Handler``."""
-        self.lines.append(self.format(record))
+        line = self.format(record)
+        if "No space left on device" not in line:
+            self.lines.append(line)
 
 
 @final
