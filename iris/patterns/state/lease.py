@@ -92,7 +92,7 @@ class _Granting:
         """
         try:
             return await self._bridges.ask(self._at, request, timeout)
-        except NoSuchCluster:
+        except DeliveryError:
             self._at = self._bridge
             raise
         except RemoteError as error:
@@ -162,7 +162,9 @@ async def _acquire(
             except NoSuchCluster:
                 if granting == bridge:
                     raise
-                granting, answer = bridge, LeaseAnswer()  # that member may have another name by now
+                answer = None
+            if answer is None:
+                granting, answer = bridge, LeaseAnswer()  # that member may have another name by now, or another grants
             if answer.token is not None and answer.at is not None and trio.current_time() < asked + ttl:
                 return answer.at, answer.token, asked
             if answer.elsewhere is not None:
@@ -178,8 +180,8 @@ async def _acquire(
         raise
 
 
-async def _asked(bridges: Bridges, granting: str, wanted: AskLease, timeout: float) -> LeaseAnswer:
-    """Ask for a lease; return the answer, an empty one if there is none now.
+async def _asked(bridges: Bridges, granting: str, wanted: AskLease, timeout: float) -> LeaseAnswer | None:
+    """Ask for a lease; return the answer, None if there is none now.
 
     Raises:
         NoSuchCluster: there is no bridge.
@@ -202,7 +204,7 @@ async def _asked(bridges: Bridges, granting: str, wanted: AskLease, timeout: flo
     except NotAllowed:
         raise
     except (DeliveryError, RemoteProtocolError):
-        return LeaseAnswer()
+        return None
 
 
 async def _keep(granting: _Granting, release: ReleaseLease, lease: Lease, ttl: float, asked: float) -> None:
