@@ -33,7 +33,7 @@ class Task(Protocol):
 
     @property
     def seconds(self) -> float:
-        """Time for which the source works, in seconds.  Whoever asks for the first time begins to work."""
+        """Time for which the source works, in seconds.  The first one that asks begins the time."""
         ...
 
     def ready(self, address: str = "") -> None:

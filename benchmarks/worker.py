@@ -32,7 +32,7 @@ class Task:
     def seconds(self) -> float:
         """Time for which the source works, in seconds.
 
-        Whoever asks for the first time begins to work: each source takes the end of its time from it.  So the processor
+        The first one that asks begins the time: each source takes the end of its time from it.  So the processor
         time of a message is that of the work, without imports and connections.
         """
         if not self._working:
