@@ -34,11 +34,14 @@ class Deadlines:
         return len(self._entries)
 
     def add(self, deadline: float, number: int) -> None:
-        """Watch over a wait, in trio's time; infinity means that it has no deadline."""
+        """Watch over a wait that has begun, in trio's time; infinity means that it has no deadline.
+
+        It is forgotten when it is no more among ``waiting``: one that begins again has to be added again.
+        """
         if deadline == math.inf:
             return
         entries = self._entries
-        if len(entries) >= self._tidy_at:  # before this one comes, whose wait may not have begun yet
+        if len(entries) >= self._tidy_at:
             entries[:] = [entry for entry in entries if entry[1] in self._waiting]
             heapq.heapify(entries)
             self._tidy_at = max(_TIDY_FROM, 2 * len(entries))

@@ -348,9 +348,7 @@ class Requests(PeerObserver):
         member = picker.pick(key=call.key, prefer=call.prefer, now=now)
         if member is None:
             return None
-        identifier = next(self._ids)
-        self._deadlines.add(call.deadline, identifier)
-        return self._send(call, identifier, member, now, woken)
+        return self._send(call, next(self._ids), member, now, woken)
 
     def _wait(self, attempt: Attempt) -> Awaitable[object]:
         """Return the wait for the outcome of an attempt, to be awaited at once."""
@@ -482,11 +480,7 @@ class Requests(PeerObserver):
             refused: why the link to the first member did not take it, if there was one.
         """
         cluster, tried = call.cluster, call.tried
-        if first is None:
-            identifier = next(self._ids)
-            self._deadlines.add(call.deadline, identifier)
-        else:
-            identifier = first.identifier
+        identifier = next(self._ids) if first is None else first.identifier
         failure: IrisError | None = refused
         lost: MemberLost | None = None
         """Loss of the last member that may have run it."""
@@ -661,6 +655,7 @@ class Requests(PeerObserver):
         attempt = Attempt(call, identifier, member, now, woken, call.picker)
         self._mesh.post(member, call.message(identifier, now), call.size, flush=True)
         self._waiting[identifier] = attempt
+        self._deadlines.add(call.deadline, identifier)  # each attempt's own: between two of them nothing waits
         if attempt.picker is not None:
             attempt.picker.started(member)
         return attempt
@@ -687,7 +682,7 @@ class Requests(PeerObserver):
 
     def _expire(self, identifier: int) -> None:
         waiter = self._waiting[identifier]
-        if waiter.outcome is None:
+        if not waiter.is_over:
             waiter.end(None)
 
     def _cancel(self, identifier: int, member: NodeId) -> None:

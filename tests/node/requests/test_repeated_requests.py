@@ -205,3 +205,39 @@ async def test_what_a_member_may_have_run_is_never_said_not_to_have_run(
             assert type(error) is iris.RequestTimeout
             assert type(error.__cause__) is iris.MemberLost
             nursery.cancel_scope.cancel()
+
+
+async def test_the_time_of_a_request_that_has_waited_for_a_member_is_over_when_it_is(autojump_clock: MockClock) -> None:
+    """Others have deadlines meanwhile, and what waits for no reply when those are looked at has none kept."""
+
+    def mute(name: str) -> iris.Service:
+        service = iris.Service(name)
+
+        @service.request
+        async def answer(_: iris.Request) -> None:
+            await trio.sleep_forever()
+
+        return service
+
+    async with open_stage() as stage:
+        shop, one = await stage.node("shop"), await stage.node("store", "one")
+        await stage.member(mute("other"))
+        async with one.join("store", mute("store")):
+            await shop.wait_for("store")
+        await shop.wait_for("other")
+        took: dict[str, float] = {}
+
+        async def ask(cluster: str, timeout: float) -> None:
+            began = trio.current_time()
+            with pytest.raises(iris.RequestTimeout):
+                await shop.request(cluster, timeout=timeout, options=iris.RequestOptions(idempotent=True))
+            took[cluster] = trio.current_time() - began
+
+        with trio.fail_after(60):
+            async with trio.open_nursery() as asking:
+                asking.start_soon(ask, "other", 1.0)
+                asking.start_soon(ask, "store", 6.0)
+                await trio.sleep(1.5)
+                async with one.join("store", mute("store")):
+                    await trio.sleep(6)
+        assert took == pytest.approx({"other": 1.0, "store": 6.0}, abs=0.1)

@@ -13,22 +13,6 @@ from trio.testing import MockClock
 from iris.patterns.request.deadlines import Deadlines
 
 
-async def test_a_wait_that_begins_after_its_deadline_was_added_ends_at_it(autojump_clock: MockClock) -> None:
-    """As requests do: a number is among those that wait when the first member is asked."""
-    waiting: set[int] = set()
-    ended: list[int] = []
-    deadlines = Deadlines(waiting, ended.append)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(deadlines.run)
-        until = trio.current_time() + 1
-        for number in range(3000):
-            deadlines.add(until, number)
-            waiting.add(number)
-        await trio.sleep(2)
-        nursery.cancel_scope.cancel()
-    assert ended == list(range(3000))
-
-
 @settings(max_examples=20)
 @given(st.integers(0, 2**32))
 def test_every_wait_that_still_lasts_expires_once_at_its_deadline_and_no_other_does(seed: int) -> None:
