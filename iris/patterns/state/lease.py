@@ -92,12 +92,12 @@ class _Granting:
         """
         try:
             return await self._bridges.ask(self._at, request, timeout)
-        except DeliveryError:
-            self._at = self._bridge
-            raise
         except RemoteError as error:
             if error.code == ELSEWHERE:
                 self._at = error.message if is_name(error.message) else self._bridge
+            raise
+        except DeliveryError:
+            self._at = self._bridge
             raise
 
 

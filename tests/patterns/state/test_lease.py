@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from iris.kernel.errors import LeaseLost, NoSuchCluster, NotAllowed, RemoteError, RequestTimeout
 from iris.patterns.bridge_protocol import Ask, AskLease, LeaseAnswer, ReleaseLease, RenewLease, as_fields, read_answer
-from iris.patterns.state import Lease, open_lease
+from iris.patterns.state import ELSEWHERE, Lease, open_lease
 from iris.spark_bridge.server.leases import LeaseRecord, LeaseTable
 
 R = TypeVar("R")
@@ -165,6 +165,29 @@ async def test_a_lease_is_renewed_and_given_back_where_it_was_granted(autojump_c
     async with bridge.lease(1):
         await trio.sleep(4)
     assert bridge.asked == ["lease@bridge", "renew@bridge.0", "release@bridge.0"]
+
+
+async def test_a_lease_is_kept_and_given_back_where_it_is_granted_by_now(autojump_clock: MockClock) -> None:
+    """The member that has granted it says who does, as would any other one that is asked by the name of the bridge."""
+
+    class Moved(Bridge):
+        granting = "bridge.0"
+
+        async def ask(self, cluster: str, request: Ask[R], timeout: float, /) -> R:
+            if cluster == self.granting or isinstance(request, AskLease):
+                return await super().ask(cluster, request, timeout)
+            self.asked.append(f"{request.operation}@{cluster}")
+            raise RemoteError(ELSEWHERE, self.granting)
+
+    bridge = Moved()
+    bridge.at = "bridge.0"
+    async with bridge.lease(1):
+        bridge.granting = "bridge.1"
+        await trio.sleep(30)
+        assert bridge.asked[:3] == ["lease@bridge", "renew@bridge.0", "renew@bridge.1"]
+        bridge.granting = "bridge.0"
+    assert bridge.asked[-2:] == ["release@bridge.1", "release@bridge.0"]
+    assert bridge.table.count("", trio.current_time()) == (0, 0)
 
 
 async def test_members_that_send_a_caller_to_each_other_are_not_asked_without_end(autojump_clock: MockClock) -> None:
