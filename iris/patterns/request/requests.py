@@ -519,20 +519,7 @@ class Requests(PeerObserver):
                             self.not_repeated += 1
                             break
                     if choice is None:
-                        # What ran nowhere may wait for a member that lives and is too slow to say so, if it was sent
-                        # to none, and for one that comes in the place of who has left.
-                        if call.only is not None or not (
-                            call.idempotent
-                            or (failure is None and not tried and self._directory.is_silent(cluster))
-                            or (
-                                (failure is None or isinstance(failure, NotSent))
-                                and self._directory.awaits_successor(cluster)
-                            )
-                        ):
-                            break
-                        if lost is None and isinstance(failure, Overloaded):
-                            break
-                        if failure is None and not self._directory.had_members(cluster):
+                        if not self._waits_for_member(call, failure, lost):
                             break
                         pause = min(_PAUSE * 2 ** min(rounds, 8), _LONGEST_PAUSE) * (0.5 + identifier * _SPREAD % 1)
                         rounds += 1
@@ -628,6 +615,30 @@ class Requests(PeerObserver):
         await self._reach.reach(call.cluster, left, everybody=False, tried=call.tried)
         call.picker = self._directory.picker(call.cluster)
         return call.picker is not None and call.picker.has_other(call.tried)
+
+    def _waits_for_member(self, call: Call, failure: IrisError | None, lost: MemberLost | None) -> bool:
+        """Return whether a request that nobody can be asked now waits for a member that comes, or comes back.
+
+        An idempotent one does, unless load was the only reason.  Another one that ran nowhere waits for who comes in
+        the place of who has left, and if it was sent to none for a member that lives and is too slow to say so.
+
+        Args:
+            call: the request.
+            failure: what the last member came to that was asked, if there was one.
+            lost: loss of the last member that may have run it.
+        """
+        directory, cluster = self._directory, call.cluster
+        if call.only is not None:
+            return False
+        if failure is None:
+            return directory.had_members(cluster) and (
+                call.idempotent
+                or (not call.tried and directory.is_silent(cluster))
+                or directory.awaits_successor(cluster)
+            )
+        if call.idempotent:
+            return lost is not None or not isinstance(failure, Overloaded)
+        return isinstance(failure, NotSent) and directory.awaits_successor(cluster)
 
     async def _pause(self, call: Call, until: float) -> None:
         """Wait for a member that was not asked yet, until a time, and get the cluster's picker anew."""
