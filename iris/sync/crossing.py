@@ -83,19 +83,22 @@ def awaited(
     method: Callable[Concatenate[Any, P], Awaitable[T]], behind: Behind = "own"
 ) -> Callable[Concatenate[Any, P], T]:
     """Return the method of a ``Handle`` that waits for one of what is in it, behind events and within its timeout."""
-    default = _default_timeout(method)
+    timeout_of = _timeout_in(method)
 
     @wraps(method)
     def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        within = kwargs.get("timeout", default)
+        within = timeout_of(args, kwargs)
         return self._portal.call(partial(method, self._inner, *args, **kwargs), behind=behind, within=within)
 
     return call
 
 
-def _default_timeout(method: Callable[..., object]) -> object:
-    timeout = signature(method).parameters.get("timeout")
-    return None if timeout is None else timeout.default
+def _timeout_in(method: Callable[..., object]) -> Callable[[tuple[Any, ...], dict[str, Any]], object]:
+    """Return what finds the timeout among the arguments of a call of a method: its default if it is not given."""
+    parameters = signature(method).parameters
+    default = parameters["timeout"].default if "timeout" in parameters else None
+    names = [*parameters][1:]  # without the object itself
+    return lambda args, kwargs: {**dict(zip(names, args, strict=False)), **kwargs}.get("timeout", default)
 
 
 def direct(method: Callable[Concatenate[Any, P], T], behind: Behind = "own") -> Callable[Concatenate[Any, P], T]:
@@ -135,12 +138,12 @@ def block(
 
     It waits for its thread's events within its timeout, and then opens within that.
     """
-    default = _default_timeout(method)
+    timeout_of = _timeout_in(method)
 
     @wraps(method)
     def enter(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[W]:
         opened = partial(method, self._inner, *args, **kwargs)
-        within = kwargs.get("timeout", default)
+        within = timeout_of(args, kwargs)
         return Block(self._portal, opened, handle, method.__name__, behind, within)
 
     return enter

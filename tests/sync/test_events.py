@@ -367,6 +367,7 @@ def test_a_request_that_waits_behind_events_ends_in_its_time_and_is_sent_to_nobo
         iris.sync.open_node("shop") as member,
         member.join("shop", shop),
         iris.sync.open_node("writer", config=iris.Config(broadcast_patience=60.0)) as writer,
+        writer.state("writer") as document,
     ):
         writer.wait_for("shop")
         wait_linked(writer, "a.b", events)
@@ -383,6 +384,8 @@ def test_a_request_that_waits_behind_events_ends_in_its_time_and_is_sent_to_nobo
             assert writer.request("shop", b"late", timeout=0.2, fallback=fallback) == fallback
         with pytest.raises(iris.RequestTimeout, match="had published before"):
             writer.publish_confirmed("a.b", b"late", timeout=0.2)
+        with pytest.raises(iris.RequestTimeout, match=r"^0\.2 s are over: .* had published before"):
+            document.settled(1, 0.2)
         with pytest.raises(iris.RequestTimeout, match="had published before"), writer.open_tunnel("shop", timeout=0.2):
             raise AssertionError("it is not open")
         assert [found.node for found in writer.members("shop")] == [member.id]
