@@ -82,7 +82,8 @@ async def reach_one(
     themselves.
     """
     if preferred and "@" not in address and members.matters(f"{address}@{preferred}"):
-        timeout = await members.reach(f"{address}@{preferred}", timeout, everybody=False)
+        # A site that does not answer must not take from the others the time in which these do.
+        timeout = timeout / 2 + await members.reach(f"{address}@{preferred}", timeout / 2, everybody=False)
     if members.matters(address, keyed=keyed):
         timeout = await members.reach(address, timeout, everybody=False, keyed=keyed)
     return timeout

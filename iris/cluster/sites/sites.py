@@ -167,11 +167,12 @@ class Sites(PeerObserver):
         now = trio.current_time()
         ready = [member for member in found if self._links.may_try(member.site, member.node)]
         own = self._membership.order.rank(self._site, 0)
+        has_others = everybody
         if at_site and not linked and ready and self.remote_members.rank(ready[0]) < own:
-            at_site = False  # those are asked before the members here
+            at_site, has_others = False, True  # those are asked before the members here
             ready = [member for member in ready if self.remote_members.rank(member) < own]
         # Those that do not answer must not take from all others the time in which these do.
-        with trio.move_on_after(min(timeout / 2 if everybody else timeout, self._config.handshake_timeout)):
+        with trio.move_on_after(min(timeout / 2 if has_others else timeout, self._config.handshake_timeout)):
             if everybody:
                 await self._links.all(ready)
             elif at_site or linked:

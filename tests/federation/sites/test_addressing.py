@@ -168,6 +168,28 @@ async def test_a_site_that_a_request_prefers_is_asked_and_another_when_it_is_gon
             await shop.request("store", options=iris.RequestOptions(prefer_site="no site!"))
 
 
+@pytest.mark.parametrize("by", ["request", "tunnel", "node"])
+async def test_a_preferred_site_that_does_not_answer_leaves_the_others_time_to_do_so(
+    autojump_clock: MockClock, by: str
+) -> None:
+    async with open_federation() as federation:
+        await federation.mesh("one", "two")
+        for site in ("one", "two"):
+            await federation.member(site, echo("store", site), "store")
+        shop = await federation.node("one", "shop", prefer_site="two" if by == "node" else None)
+        await shop.wait_for("store", members=2)
+        federation.alter_frames(federation.gateways["two-gateway"], lambda _: [])  # frames to its members end there
+        began = trio.current_time()
+        if by == "tunnel":
+            async with shop.open_tunnel("store", timeout=2.0, prefer_site="two") as tunnel:
+                await tunnel.send(b"there and back")
+                assert await tunnel.receive() == b"there and back"
+        else:
+            options = iris.RequestOptions(prefer_site="two" if by == "request" else None)
+            assert await shop.request("store", timeout=2.0, options=options) == "one"
+        assert 0.5 < trio.current_time() - began < 2
+
+
 async def test_a_tunnel_goes_to_the_site_that_is_preferred_and_to_another_when_it_is_gone(
     autojump_clock: MockClock,
 ) -> None:
