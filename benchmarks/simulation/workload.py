@@ -42,6 +42,9 @@ TUNNELLED: Final = 20
 PIECE: Final = bytes(8000)
 """Payload beside each number: together more than the window of a tunnel."""
 
+_LONGEST: Final = 60.0
+"""Seconds within which whatever a client does has an outcome."""
+
 
 @final
 class Problems(logging.Handler):
@@ -316,7 +319,7 @@ class MixedWorkload:
             with trio.move_on_after(self._world.random.expovariate(1 / self._pause)):
                 await self._world.healed.wait()
                 return
-            with trio.move_on_after(60):
+            with trio.fail_after(_LONGEST):
                 await _failing_well(part, node)
 
     # -- the whole -------------------------------------------------------------------------------------------
