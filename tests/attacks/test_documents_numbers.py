@@ -49,11 +49,23 @@ def test_what_who_shares_a_number_has_removed_stays_removed(seed: int) -> None:
                 one.write(f"{one.at} {rng.randrange(4)}", step)
     drain(*members)
     for one in members:
-        there = SharedMap(one.replica, "")
-        assert {key: there[key] for each in members for key in each.wrote} == {
-            key: value for each in members for key, value in each.wrote.items()
-        }
+        assert dict(SharedMap(one.replica, "")) == {key: value for each in members for key, value in each.wrote.items()}
         assert SharedCounter(one.replica, "", "c").value == sum(each.counted for each in members)
+
+
+def test_what_another_user_of_a_number_wrote_is_its_own_to_replace() -> None:
+    """Who leaves the number writes nothing anew that the other one has written with it."""
+    one, other = (Member(at, with_number(at, 7)) for at in range(2))
+    for key in "abcd":
+        one.write(key, 1)
+    other.write("e", 1)
+    other.compare(one)
+    for key in "cb":  # not in their order: each write has a greater number than the one before
+        one.write(key, 2)
+    del one.wrote["a"], SharedMap(one.replica, "")["a"]
+    drain(one, other)
+    for each in (one, other):
+        assert dict(SharedMap(each.replica, "")) == {"b": 2, "c": 2, "d": 1, "e": 1}
 
 
 def test_what_is_removed_while_it_waits_to_be_written_anew_stays_removed() -> None:
@@ -135,7 +147,7 @@ def test_clocks_that_differ_by_years_part_nobody_that_shares_a_number(seed: int)
             one.compare(rng.choice(members))
     drain(*members)
     for one in members:
-        assert set(SharedMap(one.replica, "")) == {key for each in members for key in each.wrote}
+        assert dict(SharedMap(one.replica, "")) == {key: value for each in members for key, value in each.wrote.items()}
         assert SharedCounter(one.replica, "", "c").value == sum(each.counted for each in members)
 
 

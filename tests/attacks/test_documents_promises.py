@@ -31,6 +31,7 @@ from iris.patterns.state.kept_copy import save_copy
 from iris.patterns.state.shared_types import SharedMap, SharedSet
 from iris.testing import Network
 from tests.support.states import replica, same
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.long
 
@@ -209,7 +210,7 @@ def test_a_value_that_has_one_list_many_times_is_refused_at_once() -> None:
 
 
 async def test_two_nodes_with_one_path_damage_no_copy(mock_clock: MockClock, tmp_path: Path) -> None:
-    mock_clock.rate = 20.0
+    mock_clock.rate = 1.0  # faster, and a starved machine meets timeouts
     path = tmp_path / "copy"
     async with iris.testing.open_network(seed=3) as network:
         for step in range(3):
@@ -375,7 +376,7 @@ async def test_forged_entries_of_every_kind_leave_all_readable_and_equal(
                     await bad.broadcast("prices", encode(Edit(writer, number, 1, {}, added, [entry.dot] * 3)))
             one["last"] = at
             await one.settled(2)
-            assert same(one, two)
+            await wait_until(lambda: same(one, two), within=10)  # what was forged may come to one later
         for state in (one, two):
             dict(state)
             list(state.set("s"))

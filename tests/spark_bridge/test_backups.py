@@ -228,5 +228,6 @@ async def test_a_broker_that_lost_its_disk_gets_all_from_the_others_and_an_old_d
             await publish(shop, range(60, 70))
             await off_thread(kafka.wait_in_sync, "bridge")
             await off_thread(kafka.kill, 2)
-            assert sorted({*(await read(shop))[0]}) == [*range(70)]
-            assert sorted({*(await read(shop, "billing"))[0]}) == [*range(60, 70)]
+            with trio.fail_after(_TIMEOUT):  # the bridge asks another broker soon, if it has asked this one so far
+                assert sorted({*(await read(shop))[0]}) == [*range(70)]
+                assert sorted({*(await read(shop, "billing"))[0]}) == [*range(50, 70)]

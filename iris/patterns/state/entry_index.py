@@ -36,11 +36,12 @@ class EntryIndex:
         buckets: entries by dot, in parts that are compared by a digest each; see ``bucket_of``.
         digests: digests of the buckets that have not changed since.
         bytes: size of each writer's entries, in bytes.
+        own: dots of entries that this member has written since it opened the document.
         changed: entries that came or went since ``pop_changes``.
         came: dots of those with which a key or name came that no watcher had seen.
     """
 
-    __slots__ = ("buckets", "bytes", "came", "changed", "digests", "groups", "named", "size")
+    __slots__ = ("buckets", "bytes", "came", "changed", "digests", "groups", "named", "own", "size")
 
     def __init__(self) -> None:
         self.groups: dict[Group, dict[str, Cell]] = {}
@@ -48,6 +49,7 @@ class EntryIndex:
         self.buckets: Final[list[dict[int, Entry]]] = [{} for _ in range(BUCKETS)]
         self.digests: dict[int, bytes] = {}
         self.bytes: Counter[int] = Counter()
+        self.own: set[int] = set()
         self.size = 0
         self.changed: list[Entry] = []
         self.came: set[int] = set()
@@ -56,7 +58,7 @@ class EntryIndex:
         """Return a copy, whose changes are its own: some ms for a full document."""
         copy = EntryIndex()
         copy.size, copy.digests = self.size, self.digests.copy()
-        copy.bytes = self.bytes.copy()
+        copy.bytes, copy.own = self.bytes.copy(), self.own.copy()
         copy.named = {kind: names.copy() for kind, names in self.named.items()}
         copy.buckets[:] = [bucket.copy() for bucket in self.buckets]
         for group, cells in self.groups.items():
@@ -128,6 +130,7 @@ class EntryIndex:
         dot, group = entry.dot, entry.group
         bucket, size = bucket_of(dot), entry.size
         del self.buckets[bucket][dot]
+        self.own.discard(dot)
         self.digests.pop(bucket, None)
         self.bytes[dot % WRITERS] -= size
         self.size -= size

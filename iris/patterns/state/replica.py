@@ -216,6 +216,7 @@ class Replica:
     def _put(self, entry: Entry, replaced: Iterable[Entry]) -> None:
         self._remove(replaced)
         self.contents.insert((entry,))
+        self.contents.own.add(entry.dot)
         self._added[entry.dot] = entry
         self._count()
 
@@ -344,15 +345,15 @@ class Replica:
             entries: entries to merge, each dot once.
             users: numbers that others certainly write with.
         """
-        live, known, own = self.contents, self.vector.copy(), self.starts
+        live, known = self.contents, self.vector.copy()
         passed = {writer for writer, number in vector.items() if number > known.get(writer, 0)}
         writers, doubled, mine = {self.writer}, set[int](), list[Entry]()
 
         def remove(dots: Iterable[int]) -> None:
             for there in filter(None, map(contents.find, dots)):
-                contents.drop(there)
-                if there.dot % WRITERS in own:
+                if there.dot in contents.own:
                     mine.append(there)
+                contents.drop(there)
 
         def put(some: Sequence[Entry]) -> None:
             new = [entry for entry in some if entry.dot // WRITERS > known.get(entry.dot % WRITERS, 0)]
@@ -378,7 +379,9 @@ class Replica:
             remove(dot for dot, entry in meanwhile.items() if entry is None)
             there = [entry for entry in meanwhile.values() if entry is not None]
             put(there)
-            mine += [entry for entry in there if entry.dot % WRITERS in own]
+            written = [entry for entry in there if entry.dot in live.own]
+            contents.own.update(entry.dot for entry in written if contents.find(entry.dot) == entry)
+            mine += written
             mine = [entry for entry in mine if live.find(entry.dot) is not None]  # else it was removed meanwhile
             self.contents, self._meanwhile = contents, None
         writers.add(self.writer)  # it may have been chosen meanwhile
@@ -413,7 +416,10 @@ class Replica:
             self._write_anew()
 
     def _leave(self, used: set[int]) -> None:
-        """Stop using numbers that others use as well, and write anew what was written with them.
+        """Stop using numbers that others use as well, and write anew what this writer has written with them.
+
+        What another user wrote with them is its own to write anew: a second write of it here would bring back what that
+        one has overwritten or removed meanwhile.
 
         Members that received the other user's writes first presume these entries removed.  The number is advanced far,
         so that the other user notices, whatever it writes until then.  Rewriting has a rate, which a member that forges
@@ -463,7 +469,7 @@ class Replica:
             if self.contents.bytes[writer] and bucket + 1 < BUCKETS:
                 self._left[writer] = bucket + 1
             for dot, entry in self.contents.buckets[bucket].items():
-                if dot % WRITERS == writer and entry.kind != COUNTER:
+                if dot % WRITERS == writer and dot in self.contents.own and entry.kind != COUNTER:
                     self._write_later(entry)
         for _ in range(min(len(self._lost), _WRITTEN_ANEW)):
             entry, number = self._lost.popleft()

@@ -44,6 +44,8 @@ CLIENT: Final[Mapping[str, object]] = {
     "client.id": "iris-bridge",
     "log_level": 0,
     "reconnect.backoff.max.ms": 1000,
+    # Who is asked for the topic is asked no more soon after it has gone: by default that could take five minutes.
+    "topic.metadata.refresh.interval.ms": 5000,
     "allow.auto.create.topics": False,
 }
 """Properties of every client.  What goes wrong is told by the errors that it reports, and not on standard error."""
