@@ -111,7 +111,8 @@ async def test_a_member_that_gives_little_by_little_keeps_nobody_from_coming(
             node = await enter(network.open_node("prices"))
             await enter(node.join("prices", bad))
         for _ in range(3):
-            async with network.open_node("prices") as node, node.state("prices", timeout=10) as document:
+            # Another one is asked after 1, 3, 7 and 15 s.
+            async with network.open_node("prices") as node, node.state("prices", timeout=20) as document:
                 assert document["a"] == 1
 
 

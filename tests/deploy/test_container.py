@@ -6,6 +6,7 @@ import getpass
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -74,7 +75,8 @@ class Builder:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.image = "localhost/iris"
-        self._storage = ["--storage-driver=overlay", f"--root={directory}/storage", f"--runroot={directory}/run"]
+        self._state = tempfile.mkdtemp(prefix="iris-")  # podman takes no path of more than 50 characters
+        self._storage = ["--storage-driver=overlay", f"--root={directory}/storage", f"--runroot={self._state}"]
         self._podman = [
             "podman",
             *self._storage,
@@ -109,6 +111,7 @@ class Builder:
         run([*self._podman, "rm", "--all", "--force", "--time=0"])
         self.buildah("rm", "--all")
         self.buildah("rmi", "--all", "--force")
+        shutil.rmtree(self._state)
 
     def container(self, *options: str) -> list[str]:
         """Return the command that runs a container which may write nowhere but in memory, and has no rights."""

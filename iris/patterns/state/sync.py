@@ -115,7 +115,7 @@ async def pull(
     """Return whether the other end has caught up, and what the replica lacks of it; None if they are equal.
 
     Args:
-        progress: called when something came.
+        progress: called when a whole piece came: who gives little by little is waited for as one that stands still.
 
     Raises:
         RemoteProtocolError: the other end sends something else, or more than ``max_bytes``.
@@ -135,8 +135,10 @@ async def pull(
         await tunnel.send(encode(_Question(replica.vector, replica.digests(), replica.writer)))
     snapshot = Snapshot(read_untrusted(await _receive(tunnel), Header, "what comes before entries"), max_bytes)
     while piece := await _receive(tunnel):
+        before = len(snapshot.entries)
         snapshot.add_untrusted(piece)
-        progress()
+        if len(piece) >= _PIECE or len(snapshot.entries) - before == AT_A_TIME:
+            progress()
     return caught_up, snapshot
 
 
