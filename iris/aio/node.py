@@ -75,7 +75,7 @@ class Node(Handle[TrioNode], OwnNode):
         """See ``iris.Node.request``."""
         try:
             # Written out: of a type that is left out, type checkers lose the default on the way through ``awaited``.
-            if wait == 0 and fallback is None:
+            if type(wait) is float and wait == 0 and fallback is None:
                 # Most requests are one message there and one back: those cross to trio and back only if they fail,
                 # which takes a third of the time.
                 self._guest.check()
@@ -127,7 +127,8 @@ class Node(Handle[TrioNode], OwnNode):
     ) -> None:
         """See ``iris.Node.broadcast``."""
         node, guest = self._inner, self._guest
-        if wait != 0 or not guest.runs_here() or not node._broadcast_at_once(cluster, payload, headers):
+        waits = type(wait) is not float or wait != 0
+        if waits or not guest.runs_here() or not node._broadcast_at_once(cluster, payload, headers):
             await guest.call(partial(node.broadcast, cluster, payload, headers=headers, wait=wait))
 
     survey = block(TrioNode.survey, Answers)

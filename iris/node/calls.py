@@ -179,7 +179,9 @@ class Calls:
             convert = None if reply is None else reply_converter(reply)
             if self._tracing is not None:
                 span, headers = self._tracing.begin_call("request", cluster, operation, headers)
-            if wait != 0.0:
+            if type(wait) is not float:
+                wait = check_wait(wait)
+            if wait:
                 await self._first.wait(cluster, check_wait(wait))
             keyed = key is not None or options.prefer is not None
             if options.prefer_site or self._reach.matters(cluster, keyed=keyed):

@@ -135,7 +135,7 @@ class Node(Handle[TrioNode], OwnNode):
         }  # fmt: skip
         ask = partial(inner.request, cluster, payload, **given)
         came: Any
-        if wait != 0 or fallback is not None:
+        if type(wait) is not float or wait != 0 or fallback is not None:
             try:
                 came = self._portal.call(
                     partial(ask, reply=reply, wait=wait, fallback=fallback), within=as_float(wait) + as_float(timeout)
@@ -161,10 +161,11 @@ class Node(Handle[TrioNode], OwnNode):
     ) -> None:
         """See ``iris.Node.broadcast``."""
         inner = self._inner
+        waits = type(wait) is not float or wait != 0
         self._portal.call(
             partial(inner.broadcast, cluster, payload, headers=headers, wait=wait),
             lambda _woken, _deadline: (
-                (None,) if wait == 0 and inner._broadcast_at_once(cluster, payload, headers) else None
+                (None,) if not waits and inner._broadcast_at_once(cluster, payload, headers) else None
             ),
         )
 

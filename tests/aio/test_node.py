@@ -11,10 +11,12 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import trio
 
@@ -779,3 +781,14 @@ async def test_a_service_handler_that_cancels_itself_is_an_error_for_its_caller(
     async with open_pair(service) as (_, client):
         with pytest.raises(iris.RemoteError, match="was cancelled"):
             await client.request("shop", b"")
+
+
+@pytest.mark.parametrize("wait", [np.array([1, 2]), Decimal("sNaN"), "soon"])
+def test_a_wait_that_is_no_number_is_refused_in_one_line(wait: Any) -> None:
+    async def main() -> None:
+        async with iris.aio.open_node("desk", listen=[]) as desk:
+            for came in (desk.request("shop", 1, wait=wait), desk.broadcast("shop", 1, wait=wait)):
+                with pytest.raises(iris.ConfigError, match=r"^wait is .* use a number of seconds"):
+                    await came
+
+    asyncio.run(main())

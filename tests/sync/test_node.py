@@ -11,9 +11,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import trio
 
@@ -507,3 +510,11 @@ def is_closed(node: iris.sync.Node) -> bool:
     except iris.NoSuchCluster:
         pass
     return False
+
+
+@pytest.mark.parametrize("wait", [np.array([1, 2]), Decimal("sNaN"), "soon"])
+def test_a_wait_that_is_no_number_is_refused_in_one_line(wait: Any) -> None:
+    with iris.sync.open_node("desk", listen=[]) as desk:
+        for call in (desk.request, desk.broadcast):
+            with pytest.raises(iris.ConfigError, match=r"^wait is .* use a number of seconds"):
+                call("shop", 1, wait=wait)
