@@ -153,7 +153,8 @@ async def order_drain(node: Node, member: NodeId, cluster: str, *, draining: boo
     """
     node._guard.check()
     order = DrainOrder(cluster=cluster, draining=draining)
-    call = node._requests.call(DRAIN, order, timeout=_DRAIN_TIMEOUT, member=member, idempotent=True)
+    left = await node._reach.reach_node(member, _DRAIN_TIMEOUT)
+    call = node._requests.call(DRAIN, order, timeout=left, member=member, idempotent=True)
     await node._requests.request(call)
 
 
@@ -174,5 +175,6 @@ async def ask_books(node: Node, order: BooksOrder, member: NodeId, timeout: floa
 async def ask_node(node: Node, member: NodeId, operation: str, timeout: float, payload: object = None) -> object:
     """Ask one node, whether it serves a cluster or none; raises as ``Node.request`` does."""
     node._guard.check()
-    call = node._requests.call(NODES, payload, timeout=timeout, operation=operation, member=member)
+    left = await node._reach.reach_node(member, timeout)
+    call = node._requests.call(NODES, payload, timeout=left, operation=operation, member=member)
     return await node._requests.request(call)

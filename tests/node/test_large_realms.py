@@ -10,6 +10,8 @@ import trio
 from trio.testing import MockClock
 
 import iris
+from iris.node.operators import order_drain
+from iris.node.realm import RealmSurvey
 from iris.testing import Network, open_network
 
 NODES = 24
@@ -78,6 +80,23 @@ async def test_the_preferred_member_is_linked(autojump_clock: MockClock) -> None
         for number, wanted in enumerate(nodes):
             options = iris.RequestOptions(prefer=wanted.id)
             assert await nodes[5].request("numbers", b"", timeout=1.0, options=options) == number
+
+
+async def test_an_operator_hears_every_node_and_keeps_the_links_as_long_as_it_asks(autojump_clock: MockClock) -> None:
+    async with open_network() as network, open_realm(network, FEW, 5) as nodes:
+        survey = RealmSurvey(nodes[0])
+        for _ in range(4):
+            view = await survey.collect()
+            assert (len(view.nodes), view.silent) == (FEW - 1, ())
+            await trio.sleep(20)
+
+
+async def test_an_operator_has_any_member_take_no_new_work(autojump_clock: MockClock) -> None:
+    async with open_network() as network, open_realm(network, FEW, FEW) as nodes:
+        *others, operator = nodes
+        for node in others:
+            await order_drain(operator, node.id, "numbers", draining=True)
+        assert {one.status for one in operator.members("numbers") if one.node != operator.id} == {"draining"}
 
 
 async def test_a_survey_hears_every_member(autojump_clock: MockClock) -> None:

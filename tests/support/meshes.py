@@ -137,6 +137,10 @@ class StaticDirectory:
         await trio.lowlevel.checkpoint()
         return timeout
 
+    async def reach_node(self, node: NodeId, timeout: float) -> float:
+        await trio.lowlevel.checkpoint()
+        return timeout
+
     def others(self) -> Sequence[NodeId]:
         """All are linked."""
         return ()

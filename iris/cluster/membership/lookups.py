@@ -85,6 +85,10 @@ class Lookups:
                 await self._membership.wait_news()
         return max(timeout - (trio.current_time() - began), 0.001)
 
+    async def reach_node(self, node: NodeId, timeout: float) -> float:
+        """See ``Reach.reach_node``."""
+        return await self._membership.link(node, timeout)
+
     def without_link(self, address: str) -> list[NodeId]:
         """Return the members of a cluster that were found, and are not linked."""
         return self._membership.without_link(address)

@@ -276,6 +276,18 @@ class Membership(PeerObserver):
         self._request(node, alone=not self.wants(node))
         return node in self._records
 
+    async def link(self, node: NodeId, timeout: float) -> float:
+        """Link to a node that is to be asked, if it can be; return what is left of ``timeout`` seconds, above 0.
+
+        It takes as long as a handshake may, at most.  Cancelling it leaves a handshake in progress that ends by itself.
+        """
+        began = trio.current_time()
+        with trio.move_on_after(min(timeout, self._config.handshake_timeout)):
+            if self.request_link(node):
+                while not self.is_settled(node):
+                    await self.wait_news()
+        return max(timeout - (trio.current_time() - began), 0.001)
+
     def keep(self, node: NodeId) -> None:
         """Keep a link to a node from now on, whenever it is alive; begin with it.  The other end need not want it."""
         self._links.kept.needed.add(node)

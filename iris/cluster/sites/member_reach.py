@@ -51,6 +51,8 @@ class MemberReach:
         self._asked: dict[tuple[str, bool], None] = {}
         """Addresses that were asked since ``used_since`` was called for the last time."""
         self._asked_at: dict[tuple[str, bool], float] = {}
+        self._asked_nodes: dict[NodeId, float] = {}
+        """Nodes that were asked whatever they serve, and when."""
 
     def __repr__(self) -> str:
         return f"<MemberReach: {len(self._reached)} clusters>"
@@ -90,6 +92,11 @@ class MemberReach:
             left = await sites.reach(address, left, everybody=everybody)
         return left
 
+    async def reach_node(self, node: NodeId, timeout: float) -> float:
+        """See ``Reach.reach_node``."""
+        self._asked_nodes[node] = trio.current_time()
+        return await self._membership.link(node, timeout)
+
     def without_link(self, address: str) -> list[NodeId]:
         """See ``Reach.without_link``."""
         version, known = self._membership.version, self._without_link.get(address)
@@ -126,7 +133,8 @@ class MemberReach:
         self._asked_at.update(dict.fromkeys(self._asked, now))
         self._asked.clear()
         self._asked_at = {asked: at for asked, at in self._asked_at.items() if at >= time}
-        used: set[NodeId] = set()
+        self._asked_nodes = {node: at for node, at in self._asked_nodes.items() if at >= time}
+        used: set[NodeId] = set(self._asked_nodes)
         for address, everybody in self._asked_at:
             members = self._membership.member_ids(address)
             used.update(members if everybody else self._chosen(members, _ENOUGH))

@@ -56,6 +56,10 @@ class Reach(Protocol):
         """
         ...
 
+    async def reach_node(self, node: NodeId, timeout: float) -> float:
+        """Link to one node of this site, whatever it serves; return what is left of the time, as ``reach`` does."""
+        ...
+
     def without_link(self, address: str) -> Collection[NodeId]:
         """Return the members of a cluster that are known and not linked.  Called for each broadcast: costs look-ups."""
         ...
