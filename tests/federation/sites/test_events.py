@@ -134,6 +134,26 @@ async def test_events_that_did_not_wait_for_what_a_subscriber_says_are_counted_a
         assert publisher.statistics().events.lost == {"no link to another site yet": 10}
 
 
+async def test_events_of_a_group_count_as_lost_for_a_node_that_has_not_said_that_it_is_in_it(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_federation() as federation:
+        await federation.mesh("eu", "us")
+        publisher = await federation.node("us", "publisher")
+        heard: list[Heard] = []
+        member = await federation.listen("us", "orders.new", heard, group="billing")
+        silent = await federation.listen("eu", "orders.new", heard, group="billing")
+        lose_interest(monkeypatch, federation, silent, 1_000_000)
+        await trio.sleep(1)
+        for number in range(10):
+            await publisher.publish("orders.new", number)
+        books = await publisher.books("orders.new", settle=10.0)
+        assert [(event.site, event.payload) for event in heard] == [("us", number) for number in range(10)]
+        assert {row.receiver: (row.sent, row.received, row.lost) for row in books.rows} == {
+            member.id: (10, 10, {}), None: (10, 0, {"no link to another site yet": 10})
+        }  # fmt: skip
+
+
 async def test_last_values_of_topics_that_a_list_leaves_out_are_not_let_in(autojump_clock: MockClock) -> None:
     narrow = Policy(exports=(">",), export_topics=(">",), import_topics=("weather.>",))
     async with open_federation() as federation:

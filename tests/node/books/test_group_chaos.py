@@ -71,7 +71,8 @@ class Ledger:
         doubtful: _Book = Counter()
         sent: Counter[str] = Counter()
         for row in books.rows:
-            sent[row.name] += row.sent
+            # The lists of gateways do not say who is in a group: one that is not linked counts, too.
+            sent[row.name] += row.sent - row.lost.get("no link to another site yet", 0)
             if row.receiver is not None:
                 received[row.receiver, row.name] += row.received
                 doubtful[row.receiver, row.name] += row.in_doubt

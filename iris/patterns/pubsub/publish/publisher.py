@@ -608,7 +608,10 @@ class Publisher:
         self.note_patient(run.state, run.topic, more)
 
     def count_unlinked(self, topic: str, nodes: int) -> None:
-        """Count an event that did not wait for so many nodes of other sites that are listed as its subscribers."""
+        """Count an event that did not wait for so many nodes of other sites that are listed as its subscribers.
+
+        The lists of gateways do not say who is in a group: it is counted also where another member gets the event.
+        """
         self._lose_unposted(topic, "no link to another site yet", count=nodes, strict=False)
 
     def _lose_unposted(
