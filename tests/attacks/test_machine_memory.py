@@ -64,11 +64,11 @@ async def test_a_node_without_memory_for_a_connection_accepts_the_next_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     scarce = Scarce(SpGreeting)
-    monkeypatch.setattr(listener, "SpGreeting", lambda: scarce())
+    monkeypatch.setattr(listener, "SpGreeting", lambda *tokens: scarce(*tokens))
     async with open_parts("shop", listen=["tcp://127.0.0.1:0"]) as (shop, shop_parts), shop.subscribe("news") as events:
         port = int(shop_parts.mesh.listening[-1].rpartition(":")[2])
         scarce.refuses = 1
-        with socket.create_connection(("127.0.0.1", port)):
+        with socket.create_connection(("127.0.0.1", port)), trio.fail_after(10):
             while not scarce.refused:  # noqa: ASYNC110 -- there is no event
                 await trio.sleep(0.01)
         with trio.fail_after(10):

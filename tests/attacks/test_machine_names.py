@@ -75,7 +75,8 @@ async def test_one_seed_that_has_no_name_is_enough(credential: Credential, first
         with trio.fail_after(20):
             async with open_parts(credential=credential, lan=False, seeds=seeds) as (node, node_parts):
                 assert len(node.statistics().links) == 1
-                assert any(url.startswith("tcp://127.0.0.1:") for url in node_parts.mesh.listening)
+                async with node.join("shop", iris.Service("shop")):
+                    assert any(url.startswith("tcp://127.0.0.1:") for url in node_parts.mesh.listening)
 
 
 async def test_a_name_to_listen_at_that_is_not_answered_for_holds_up_nobody_else(credential: Credential) -> None:
