@@ -73,7 +73,8 @@ def simulate(
             if OPTIONS.schedule is not None:
                 check_run(test, run_once(test, Schedule.load(OPTIONS.schedule), detailed=True), shrink_runs=0)
                 return
-            chosen = range(seeds if OPTIONS.seeds is None else OPTIONS.seeds) if isinstance(seeds, int) else seeds
+            wanted = seeds if OPTIONS.seeds is None else OPTIONS.seeds
+            chosen = range(wanted) if isinstance(wanted, int) else wanted
             for seed in chosen if OPTIONS.seed is None else (OPTIONS.seed,):
                 drawn = run_once(test, Schedule(seed=seed, seconds=hours * _HOUR), faults)
                 check_run(test, drawn, shrink_runs=shrink_runs)

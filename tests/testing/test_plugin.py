@@ -47,6 +47,22 @@ def test_where():
 """
 
 
+SEEDS = """
+import iris.testing
+
+shown = []
+
+
+@iris.testing.simulate(seeds=(7, 8), hours=0.001)
+async def test_seeds(world):
+    shown.append(world.seed)
+
+
+def test_shown():
+    print("seeds:", *shown)
+"""
+
+
 async def run_tests(
     directory: Path, source: str, *options: str, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
@@ -89,6 +105,14 @@ async def test_a_number_that_is_no_seed_is_an_error_of_usage(tmp_path: Path, opt
     assert ran.returncode == pytest.ExitCode.USAGE_ERROR
     assert "is not a whole number of" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(("options", "seeds"), [((), "7 8"), (("--iris-seeds=3",), "0 1 2"), (("--iris-seed=5",), "5")])
+async def test_the_seeds_of_a_run_take_the_place_of_those_that_a_test_names(
+    tmp_path: Path, options: tuple[str, ...], seeds: str
+) -> None:
+    ran = await run_tests(tmp_path, SEEDS, *options)
+    assert line(ran, "seeds") == seeds
 
 
 async def test_nodes_of_tests_do_not_meet_the_services_of_their_developer(
