@@ -319,8 +319,9 @@ class MixedWorkload:
             with trio.move_on_after(self._world.random.expovariate(1 / self._pause)):
                 await self._world.healed.wait()
                 return
-            with trio.fail_after(_LONGEST):
+            with trio.move_on_after(_LONGEST) as waiting:
                 await _failing_well(part, node)
+            assert not waiting.cancelled_caught, f"{part.__name__} has no outcome after {_LONGEST:g} s"
 
     # -- the whole -------------------------------------------------------------------------------------------
 
