@@ -242,8 +242,9 @@ def test_an_answer_that_fails_costs_one_message(
         for number in range(2):
             with await place.socket(pynng.Req0, "req", recv_timeout=300) as socket:
                 await socket.asend(b"greeters")
-                with pytest.raises(pynng.Timeout):
-                    await socket.arecv()
+                while len(failed) <= number:  # a busy machine takes longer
+                    with pytest.raises(pynng.Timeout):
+                        await socket.arecv()
             assert len(failed) == number + 1
         assert await is_served(place)
 
