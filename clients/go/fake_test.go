@@ -200,8 +200,9 @@ func TestADoorThatDoesNotKeepToTheProtocolCostsItsTunnelOnly(t *testing.T) {
 		for _, message := range <-says {
 			socket.Write(r.Context(), websocket.MessageText, []byte(message))
 		}
-		socket.CloseRead(r.Context())
-		<-r.Context().Done()
+		for err == nil { // what the client has sent meanwhile is no fault of its
+			_, _, err = socket.Read(r.Context())
+		}
 	})
 	for _, messages := range [][]string{
 		{`{"credit":1}`, `{"payload":1}`, `{"payload":2}`, `{"payload":3}`},
