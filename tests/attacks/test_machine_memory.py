@@ -64,7 +64,7 @@ async def test_a_node_without_memory_for_a_connection_accepts_the_next_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     scarce = Scarce(SpGreeting)
-    monkeypatch.setattr(listener, "SpGreeting", lambda *tokens: scarce(*tokens))
+    monkeypatch.setattr(listener, "SpGreeting", scarce)
     async with open_parts("shop", listen=["tcp://127.0.0.1:0"]) as (shop, shop_parts), shop.subscribe("news") as events:
         port = int(shop_parts.mesh.listening[-1].rpartition(":")[2])
         scarce.refuses = 1
