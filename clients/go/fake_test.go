@@ -200,7 +200,7 @@ func TestADoorThatDoesNotKeepToTheProtocolCostsItsTunnelOnly(t *testing.T) {
 		for _, message := range <-says {
 			socket.Write(r.Context(), websocket.MessageText, []byte(message))
 		}
-		for err == nil { // what the client has sent meanwhile is no fault of its
+		for err == nil { // and drops what the client has sent meanwhile
 			_, _, err = socket.Read(r.Context())
 		}
 	})
