@@ -237,12 +237,21 @@ class KafkaLog:
         missing = [one for one, offset in found.items() if offset < 0]
         return found | (self._offsets(dict.fromkeys(missing, _LATEST)) if missing else {})
 
-    def _offsets(self, wanted: Mapping[int, object]) -> dict[int, int]:
+    def written(self, partition: int) -> int:
+        """Return the offset behind what is written in a partition, committed or not.
+
+        Raises:
+            BridgeUnreachable, ConfigError: see ``describe``.
+        """
+        return self._offsets({partition: _LATEST}, IsolationLevel.READ_UNCOMMITTED)[partition]
+
+    def _offsets(
+        self, wanted: Mapping[int, object], isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+    ) -> dict[int, int]:
         asked: dict[TopicPartition, Any] = {
             TopicPartition(self.topic, partition): spec for partition, spec in wanted.items()
         }
-        committed = IsolationLevel.READ_COMMITTED
-        futures = self._admin.list_offsets(asked, isolation_level=committed, request_timeout=_ANSWER)
+        futures = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=_ANSWER)
         return {place.partition: int(self._result(future).offset) for place, future in futures.items()}
 
     # -- records --------------------------------------------------------------------------------------------

@@ -105,8 +105,10 @@ class Places:
                         return found
                     if message.key() == key:
                         found = int(message.value() or b"0")
-                elif time.monotonic() > deadline or self._over.is_set():
-                    raise BridgeUnreachable(f"Kafka does not send its topic {self.topic!r} to its end")
+                elif time.monotonic() > deadline:
+                    raise self._silent()
+                if self._over.is_set():
+                    raise self._silent()
         finally:
             consumer.close()
 
@@ -118,6 +120,8 @@ class Places:
         """
         found: bytes | None = None
         wanted = key.encode()
+        # The end as it is now: while others write, a reader that waits for the end may never come there.
+        end = self._log.written(0)
         # Uncommitted too: transactions of other shards that are open would hide what is committed behind them.
         consumer = self._log.consumer(**{"isolation.level": "read_uncommitted"})
         deadline = time.monotonic() + _PATIENCE
@@ -131,10 +135,17 @@ class Places:
                 if message is not None and error is None:
                     if message.key() == wanted:
                         found = message.value()
-                elif time.monotonic() > deadline or self._over.is_set():
-                    raise BridgeUnreachable(f"Kafka does not send its topic {self.topic!r} to its end")
+                    if (message.offset() or 0) + 1 >= end:
+                        return found
+                elif time.monotonic() > deadline:
+                    raise self._silent()
+                if self._over.is_set():
+                    raise self._silent()
         finally:
             consumer.close()
+
+    def _silent(self) -> BridgeUnreachable:
+        return BridgeUnreachable(f"Kafka does not send its topic {self.topic!r} to its end")
 
 
 @final

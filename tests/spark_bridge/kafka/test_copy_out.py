@@ -22,7 +22,7 @@ from iris.spark_bridge.errors import DataLost, KafkaLost
 from iris.spark_bridge.kafka import transactions
 from iris.spark_bridge.kafka.copy_out import CopyOut
 from iris.spark_bridge.kafka.log import KafkaLog
-from iris.spark_bridge.kafka.transactions import PLACES
+from iris.spark_bridge.kafka.transactions import PLACES, Places
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, open_network
 from tests.support.kafka import KafkaCluster, headers_of
@@ -181,6 +181,38 @@ async def test_of_two_connectors_of_one_name_the_first_one_ends_and_nothing_is_w
                 while len(found := committed(kafka, topic)) < number:  # noqa: ASYNC110 -- Kafka tells nobody
                     await trio.sleep(0.1)
     assert [record.value() for record in found] == [b"%d" % one for one in range(number)]
+
+
+def test_the_last_mark_is_found_while_others_write_without_a_pause(
+    kafka: KafkaCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, other = (KafkaLog(kafka.bootstrap, one, "bridge", {}) for one in (PLACES, topic))
+    places = Places(log, other.describe(), threading.Event())
+    writer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+
+    def write(key: str, value: bytes) -> None:
+        writer.produce(PLACES, value, key.encode())
+        assert writer.flush(30) == 0
+
+    class Behind:
+        """A consumer that never comes to the end, as one whose topic grows faster than it reads."""
+
+        def __init__(self, consumer: Consumer) -> None:
+            self._consumer = consumer
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._consumer, name)
+
+        def poll(self, timeout: float) -> Message | None:
+            message = self._consumer.poll(timeout)
+            return None if message is None or message.error() is not None else message
+
+    write(f"{topic}/mark", b"old")
+    write(f"{topic}/mark", b"new")
+    make = log.consumer
+    monkeypatch.setattr(KafkaLog, "consumer", lambda _, **settings: Behind(make(**settings)))
+    monkeypatch.setattr(transactions, "_PATIENCE", 20.0)
+    assert places.last(f"{topic}/mark") == b"new"
 
 
 class Stalling:
