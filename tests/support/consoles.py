@@ -166,7 +166,12 @@ def _run_console(blocks: list[Block], directory: Path) -> None:
             if block.language == "console":
                 found = FOLDER.search(block.caption)
                 folder = work if found is None else checkout / found[1].removeprefix("checkout")
-                _run_block(block, terminals, folder, environment)
+                try:
+                    _run_block(block, terminals, folder, environment)
+                except AssertionError as error:
+                    for title, running in terminals.items():
+                        error.add_note(f"{title} has printed:\n{running.printed}")
+                    raise
     finally:
         for running in reversed(terminals.values()):
             running.stop()
