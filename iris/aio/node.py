@@ -24,6 +24,7 @@ from iris.aio.handles import (
 )
 from iris.aio.queues import Bridge
 from iris.kernel.names import NodeId
+from iris.node.arguments import is_wait
 from iris.node.node import Node as TrioNode
 from iris.node.open import open_node as open_trio_node
 from iris.node.shown import Shown
@@ -127,8 +128,7 @@ class Node(Handle[TrioNode], OwnNode):
     ) -> None:
         """See ``iris.Node.broadcast``."""
         node, guest = self._inner, self._guest
-        waits = type(wait) is not float or wait != 0
-        if waits or not guest.runs_here() or not node._broadcast_at_once(cluster, payload, headers):
+        if is_wait(wait) or not guest.runs_here() or not node._broadcast_at_once(cluster, payload, headers):
             await guest.call(partial(node.broadcast, cluster, payload, headers=headers, wait=wait))
 
     survey = block(TrioNode.survey, Answers)

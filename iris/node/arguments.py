@@ -71,6 +71,11 @@ def check_wait(wait: float, name: str = "wait") -> float:
     return seconds
 
 
+def is_wait(wait: object) -> bool:
+    """Return whether something is more than the ``wait=0.0`` of those who do not wait: it is a time, or none at all."""
+    return type(wait) is not float or wait != 0
+
+
 def check_timeout(timeout: float, name: str = "timeout") -> float:
     """Return a time in seconds; raise ConfigError if it cannot be waited for."""
     seconds = timeout if type(timeout) is float else as_float(timeout)

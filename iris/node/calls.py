@@ -19,7 +19,7 @@ from iris.kernel.errors import ConfigError, DeliveryError, RequestTimeout
 from iris.kernel.names import Entropy, check_address
 from iris.kernel.numerals import shown
 from iris.kernel.tasks import checkpoint_after_error, protected_context
-from iris.node.arguments import check_is, check_request, check_timeout, check_wait
+from iris.node.arguments import check_is, check_request, check_timeout, check_wait, is_wait
 from iris.node.run_guard import RunGuard
 from iris.patterns.bridge_protocol import Ask, as_fields, read_answer
 from iris.patterns.payloads import converted_reply, reply_converter
@@ -179,10 +179,8 @@ class Calls:
             convert = None if reply is None else reply_converter(reply)
             if self._tracing is not None:
                 span, headers = self._tracing.begin_call("request", cluster, operation, headers)
-            if type(wait) is not float:
-                wait = check_wait(wait)
-            if wait:
-                await self._first.wait(cluster, check_wait(wait))
+            if is_wait(wait) and (wait := check_wait(wait)):
+                await self._first.wait(cluster, wait)
             keyed = key is not None or options.prefer is not None
             if options.prefer_site or self._reach.matters(cluster, keyed=keyed):
                 with self._guard.waiting():

@@ -15,6 +15,7 @@ from iris.kernel.errors import RequestTimeout
 from iris.kernel.names import NodeId
 from iris.kernel.numerals import as_float
 from iris.kernel.tasks import MustEnter
+from iris.node.arguments import is_wait
 from iris.node.node import Node as TrioNode
 from iris.node.open import open_node as open_trio_node
 from iris.node.shown import Shown
@@ -135,7 +136,7 @@ class Node(Handle[TrioNode], OwnNode):
         }  # fmt: skip
         ask = partial(inner.request, cluster, payload, **given)
         came: Any
-        if type(wait) is not float or wait != 0 or fallback is not None:
+        if fallback is not None or is_wait(wait):
             try:
                 came = self._portal.call(
                     partial(ask, reply=reply, wait=wait, fallback=fallback), within=as_float(wait) + as_float(timeout)
@@ -161,11 +162,10 @@ class Node(Handle[TrioNode], OwnNode):
     ) -> None:
         """See ``iris.Node.broadcast``."""
         inner = self._inner
-        waits = type(wait) is not float or wait != 0
         self._portal.call(
             partial(inner.broadcast, cluster, payload, headers=headers, wait=wait),
             lambda _woken, _deadline: (
-                (None,) if not waits and inner._broadcast_at_once(cluster, payload, headers) else None
+                (None,) if not is_wait(wait) and inner._broadcast_at_once(cluster, payload, headers) else None
             ),
         )
 

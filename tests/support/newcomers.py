@@ -101,6 +101,7 @@ PAGES_OF = {
     "at least once delivery": {"reference/streams", "howto/calls/once"},
     "message ordering": {"reference/streams"},
     "lost messages": {"howto/events/know_losses"},
+    "how do I stop a member without losing requests": {"howto/operate/rolling_restart"},
     "durable queue": {"howto/events/durable_jobs"},
     "retry failed job": {"howto/events/durable_jobs"},
     "delay a job": {"howto/events/durable_jobs"},

@@ -13,7 +13,7 @@ from iris.cluster.membership.membership import Membership
 from iris.cluster.mesh import Mesh
 from iris.cluster.swim import ClientView
 from iris.kernel.names import NodeId
-from iris.kernel.tasks import Wakeup
+from iris.kernel.tasks import Wakeup, time_left
 
 _OLD: Final = 5.0
 """Seconds after which it is asked again who serves a cluster, when that is used: a new member has work within so long,
@@ -83,7 +83,7 @@ class Lookups:
                 if is_answered and all(map(self._membership.is_settled, self._view.listed(cluster))):
                     break
                 await self._membership.wait_news()
-        return max(timeout - (trio.current_time() - began), 0.001)
+        return time_left(began + timeout)
 
     async def reach_node(self, node: NodeId, timeout: float) -> float:
         """See ``Reach.reach_node``."""

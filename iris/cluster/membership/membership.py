@@ -46,7 +46,7 @@ from iris.cluster.swim import (
 from iris.kernel.errors import IrisError, NotSent, RemoteProtocolError
 from iris.kernel.names import NodeId, qualified
 from iris.kernel.slots import Groups
-from iris.kernel.tasks import Wakeup, protected_context
+from iris.kernel.tasks import Wakeup, protected_context, time_left
 from iris.kernel.wire import CHECK, Message, kinds
 from iris.security.identity import PeerIdentity
 
@@ -281,12 +281,12 @@ class Membership(PeerObserver):
 
         It takes as long as a handshake may, at most.  Cancelling it leaves a handshake in progress that ends by itself.
         """
-        began = trio.current_time()
+        deadline = trio.current_time() + timeout
         with trio.move_on_after(min(timeout, self._config.handshake_timeout)):
             if self.request_link(node):
                 while not self.is_settled(node):
                     await self.wait_news()
-        return max(timeout - (trio.current_time() - began), 0.001)
+        return time_left(deadline)
 
     def keep(self, node: NodeId) -> None:
         """Keep a link to a node from now on, whenever it is alive; begin with it.  The other end need not want it."""

@@ -18,6 +18,7 @@ from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh
 from iris.cluster.sites.sites import Sites
 from iris.kernel.names import NodeId
+from iris.kernel.tasks import time_left
 
 _ENOUGH: Final = 16
 """Members of one cluster that are linked to ask one of them at a time: a caller gives work to a dozen."""
@@ -69,7 +70,7 @@ class MemberReach:
         self, address: str, timeout: float, *, everybody: bool, keyed: bool = False, tried: Collection[NodeId] = ()
     ) -> float:
         """See ``Reach.reach``.  Cancelling it leaves handshakes in progress that end by themselves."""
-        began, membership, sites = trio.current_time(), self._membership, self._sites
+        deadline, membership, sites = trio.current_time() + timeout, self._membership, self._sites
         each = everybody or keyed
         lacking = self._lacking(address, each)
         step = max(1, len(lacking)) if each else _AT_ONCE
@@ -87,7 +88,7 @@ class MemberReach:
                         await membership.wait_news()
                 if not each and self._can_be_asked(address, tried):
                     break
-        left = max(timeout - (trio.current_time() - began), 0.001)
+        left = time_left(deadline)
         if sites is not None and (sites.lists(address) if everybody else sites.matters(address)):
             left = await sites.reach(address, left, everybody=everybody)
         return left

@@ -40,7 +40,7 @@ from iris.cluster.sites.reports import ExportDoubts, LossReport
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId, qualified, realm_of_site
-from iris.kernel.tasks import Wakeup
+from iris.kernel.tasks import Wakeup, time_left
 from iris.kernel.wire import kinds, node_of
 
 _log: Final = logging.getLogger("iris")
@@ -164,7 +164,7 @@ class Sites(PeerObserver):
         found = [member for member in present if member.node not in self._mesh.peers]
         linked = [member.node for member in present if member.node in self._mesh.peers]
         at_site = any(node not in self._clusters for node in self._membership.member_ids(address))
-        now = trio.current_time()
+        deadline = trio.current_time() + timeout
         ready = [member for member in found if self._links.may_try(member.site, member.node)]
         own = self._membership.order.rank(self._site, 0)
         has_others = everybody
@@ -186,7 +186,7 @@ class Sites(PeerObserver):
                 nodes = {member.node for member in ready[:_AT_ONCE]}
                 while not all(done.is_set() for done in doing) and not nodes.intersection(self._mesh.peers):
                     await self._news.park()
-        return max(timeout - (trio.current_time() - now), 0.001)
+        return time_left(deadline)
 
     def _can_be_asked(self, address: str) -> bool:
         picker = self._membership.picker(address)

@@ -17,11 +17,13 @@ from iris.kernel.tasks.late_names import late_names
 from iris.kernel.tasks.must_enter import MustEnter
 from iris.kernel.tasks.patched import check_not_patched
 from iris.kernel.tasks.threads import ThreadRunner, deadline_for_threads, run_in_thread, thread_deadline
+from iris.kernel.tasks.time_left import time_left
 from iris.kernel.tasks.wakeup import Wakeup
 
 __all__ = (
     "AT_ONCE", "AtOnce", "CallTasks", "HeldBlock", "HostLoop", "MustEnter", "OutsideCall", "ThreadRunner", "Wakeup",
     "behind_events", "check_not_patched", "checkpoint_after_error", "checkpointed", "close_locked",
     "deadline_for_threads", "effective_deadline", "first_of", "host_loop", "interruptible", "late_names",
-    "leave_unprotected", "open_background", "protected_context", "run_in_thread", "thread_deadline", "try_lock",
+    "leave_unprotected", "open_background", "protected_context", "run_in_thread", "thread_deadline",
+    "time_left", "try_lock",
 )  # fmt: skip

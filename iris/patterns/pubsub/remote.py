@@ -17,6 +17,7 @@ from iris.cluster.mesh import Mesh
 from iris.cluster.sites import Sites
 from iris.kernel.errors import ConfigError, NotAllowed
 from iris.kernel.names import NodeId, qualified
+from iris.kernel.tasks import time_left
 from iris.patterns.pubsub.interest import (
     InterestTable,
     Matcher,
@@ -140,7 +141,7 @@ class RemoteSubscribers:
         Raises:
             ConfigError: it is not a topic, or one of another realm.
         """
-        began = trio.current_time()
+        deadline = math.inf if within is None else trio.current_time() + within
         if isinstance(topic, str):
             check_own_realm(topic, self._mesh.identity)
         check_topic(topic)
@@ -155,7 +156,7 @@ class RemoteSubscribers:
             self._losses.count_unlinked(topic, missing)
         else:
             self._reached[topic] = version
-        return math.inf if within is None else max(within - (trio.current_time() - began), 0.001)
+        return time_left(deadline)
 
     def begin(self, topic: str) -> None:
         """Begin to link to the subscribers of a topic that are not linked yet, without waiting."""

@@ -17,6 +17,7 @@ import trio
 from iris.cluster.membership import PARTNERS
 from iris.cluster.mesh import Mesh
 from iris.kernel.names import NodeId
+from iris.kernel.tasks import time_left
 from iris.patterns.pubsub.announcements import Announcements, AnnouncingMembers
 from iris.patterns.pubsub.echo import Wave
 from iris.patterns.pubsub.interest import InterestTable, is_topic
@@ -148,10 +149,10 @@ class SubscriberLinks:
                 self._announcements.announce(root)
                 self._roots[root] = None
             if not self._is_ready(topic):
-                began = trio.current_time()
+                deadline = math.inf if within is None else trio.current_time() + within
                 await self._announce(root, math.inf if within is None else within / 2)
                 if within is not None:
-                    within = max(within - (trio.current_time() - began), 0.001)
+                    within = time_left(deadline)
         if self._remote is not None and self._remote.pending(topic):
             return await self._remote.reach(topic, within=within)
         return math.inf if within is None else within

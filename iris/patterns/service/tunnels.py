@@ -21,6 +21,7 @@ from iris.kernel.errors import (
     TunnelBroken,
 )
 from iris.kernel.names import NodeId, cluster_of
+from iris.kernel.tasks import time_left
 from iris.kernel.wire import kinds
 from iris.patterns.books import Bookkeeper
 from iris.patterns.messages import Sender
@@ -142,8 +143,7 @@ class Tunnels(PeerObserver):
         for _ in range(_MAX_ATTEMPTS):
             member = picker.pick(exclude=tried, key=key, prefer=prefer)
             if member is None and tried:
-                left = max(deadline - trio.current_time(), 0.001)
-                await self._reach.reach(cluster, left, everybody=False, tried=tried)
+                await self._reach.reach(cluster, time_left(deadline), everybody=False, tried=tried)
                 picker = self._directory.picker(cluster) or picker
                 member = picker.pick(exclude=tried, key=key, prefer=prefer)
             if member is None:

@@ -34,7 +34,7 @@ from iris.kernel.errors import (
 from iris.kernel.names import NodeId
 from iris.kernel.numerals import as_float, as_whole, shown
 from iris.kernel.statistics import Statistics
-from iris.kernel.tasks import Wakeup, checkpointed, open_background, run_in_thread
+from iris.kernel.tasks import Wakeup, checkpointed, open_background, run_in_thread, time_left
 from iris.patterns.messages import Message, Request, Sender
 from iris.patterns.pubsub.interest import check_pattern
 from iris.patterns.service import Service
@@ -262,7 +262,7 @@ class SharedState(SharedMap):
                 wanted = asked & present | {own} if members is None else present
                 needed = members or len(wanted)
                 if 1 < needed <= len(present) and not self._replica.is_rewriting:
-                    settled |= await self._ask_reached(max(deadline - trio.current_time(), 0.001), needed)
+                    settled |= await self._ask_reached(time_left(deadline), needed)
                 if self._replica.hidden != hidden:  # another one has used the number: it is written anew
                     settled.clear()
                 elif len(settled if members else settled & wanted) >= needed:
