@@ -511,8 +511,8 @@ class BridgeClient:
             NotAllowed: this node may not have the events of one of the topics.
             DataLost: part of the range was trimmed, or the log was wiped.
             LogDamaged: what is stored is not what was written.
-            BridgeUnreachable: the member was away for as long as the patience lasts.  One that lives is waited for, however
-                slow its disk or the store of its tier is.
+            BridgeUnreachable: the member was away for as long as the patience lasts.  One that lives is waited for,
+                however slow its disk or the store of its tier is.
         """
         at = start
         deadline = trio.current_time() + self._patience
