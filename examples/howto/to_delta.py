@@ -1,6 +1,7 @@
 """Spark writes each batch of orders into a Delta table, once."""
 
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
 import iris.spark_bridge
@@ -21,4 +22,5 @@ orders = iris.spark_bridge.parse(events, "item STRING, price DOUBLE").select("it
 for checkpoint in ("first", "repeated"):  # another checkpoint: the same batch comes with the same number again
     query = orders.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
     query.trigger(availableNow=True).start().awaitTermination()
-print(f"after a repeat: {DeltaTable('orders').to_pyarrow_table().to_pylist()}")
+found = QueryBuilder().register("orders", DeltaTable("orders")).execute("SELECT * FROM orders").read_all()
+print(f"after a repeat: {pa.table(found).to_pylist()}")

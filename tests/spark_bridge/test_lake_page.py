@@ -55,8 +55,10 @@ runpy.run_path(program, run_name="__main__")
 
 ITEMS = {
     "to_delta.py": """
-import deltalake
-rows = deltalake.DeltaTable("orders").to_pyarrow_table()
+import deltalake, pyarrow
+# Not to_pyarrow_table: threads of Arrow that call Python abort the interpreter at its end, now and then.
+query = deltalake.QueryBuilder().register("orders", deltalake.DeltaTable("orders")).execute("SELECT item FROM orders")
+rows = pyarrow.table(query.read_all())
 """,
     "to_iceberg.py": """
 from pathlib import Path
