@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from iris.doors import grant
 from iris.doors.clients import ClientLimits, Clients
 from iris.doors.http import open_http_door
 from iris.doors.mqtt import open_mqtt_door
+from iris.doors.nng import open_nng_door
 from iris.federation.gateway import open_gateway
 from iris.federation.policy import Policy
 from iris.security.authority.issuing import issue_cluster
@@ -213,7 +215,14 @@ def test_a_node_of_asyncio_that_is_cancelled_while_it_opens_leaves_nothing(crede
     assert threading.active_count() <= threads + 3, "trio keeps some for 10 s"
 
 
-@pytest.mark.parametrize("open_door", [open_http_door, open_mqtt_door])
+@asynccontextmanager
+async def nng_door(node: iris.aio.Node, clients: Clients, **_: object) -> AsyncGenerator[None]:
+    with TemporaryDirectory(prefix="iris") as directory:  # short: the path of a socket has at most 107 bytes
+        async with open_nng_door(node, clients, f"ipc://{directory}/door", "web"):
+            yield
+
+
+@pytest.mark.parametrize("open_door", [open_http_door, open_mqtt_door, nng_door])
 def test_a_door_that_is_cancelled_while_it_opens_leaves_nothing(
     credential: Credential, tmp_path: Path, open_door: Callable[..., AbstractAsyncContextManager[object]]
 ) -> None:

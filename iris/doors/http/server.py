@@ -16,6 +16,7 @@ import uvicorn
 import iris.aio
 from iris.doors.accepting import accept
 from iris.doors.clients import Clients
+from iris.doors.closing import to_the_end
 from iris.doors.http.app import make_app, make_full_app
 from iris.doors.http.bridging import DoorBridge
 from iris.doors.http.connections import BoundedWebSocket, bounded_http
@@ -90,7 +91,7 @@ async def open_http_door(
         limits: limits of all clients together.
 
     Leaving the block has programs drain that serve or use the bridge, ends all streams, waits a few seconds for
-    requests and closes all connections.
+    requests and closes all connections, also if it is cancelled meanwhile.
     """
     counted, clusters = HttpStatistics(), clusters or ServedClusters(node, bridge)
     behind = DoorBridge(node, bridge, node._inner._config.drain_timeout)
@@ -143,11 +144,8 @@ async def open_http_door(
 
     accepting = [asyncio.ensure_future(accept(one, "HTTP", clients.unauthenticated, greet)) for one in sockets]
     following = asyncio.ensure_future(behind.follow())
-    try:
-        door = HttpDoor(counted, server, clusters, behind)
-        with reporting(node, "http", door.statistics):
-            yield door
-    finally:
+
+    async def close() -> None:
         for task in accepting:
             task.cancel()
         for one in sockets:
@@ -159,6 +157,13 @@ async def open_http_door(
         await behind.end()
         following.cancel()
         await asyncio.wait([*accepting, serving, following])
+
+    try:
+        door = HttpDoor(counted, server, clusters, behind)
+        with reporting(node, "http", door.statistics):
+            yield door
+    finally:
+        await to_the_end(close())
 
 
 @final

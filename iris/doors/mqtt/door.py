@@ -17,6 +17,7 @@ import iris.aio
 from iris.doors.accepting import MIN_SHARE, accept
 from iris.doors.bounds import whole
 from iris.doors.clients import Client, Clients
+from iris.doors.closing import to_the_end
 from iris.doors.mqtt import writing
 from iris.doors.mqtt.connection import MAX_SIZE, MqttConnection
 from iris.doors.mqtt.counters import MqttStatistics, Surroundings
@@ -300,7 +301,7 @@ async def open_mqtt_door(
         ConfigError: ``max_connections`` or ``max_payload`` is no whole number above 0.
 
     Leaving the block has programs finish that serve, for the node's ``drain_timeout`` at most, tells all clients that
-    the door closes, and waits a few seconds for their wills.
+    the door closes, and waits a few seconds for their wills, also if it is cancelled meanwhile.
     """
     max_connections, max_payload = whole(max_connections, "max_connections"), whole(max_payload, "max_payload")
     clusters = clusters or ServedClusters(node)
@@ -313,10 +314,8 @@ async def open_mqtt_door(
         one.setblocking(False)
     listening = [asyncio.ensure_future(accept(one, "MQTT", clients.unauthenticated, door.greet)) for one in sockets]
     listening.append(asyncio.ensure_future(door.others.run()))
-    try:
-        with reporting(node, "mqtt", door.statistics):
-            yield door
-    finally:
+
+    async def close() -> None:
         for task in listening:
             task.cancel()
         await asyncio.wait(listening)
@@ -324,3 +323,9 @@ async def open_mqtt_door(
         await door.close()
         for one in sockets:
             one.close()
+
+    try:
+        with reporting(node, "mqtt", door.statistics):
+            yield door
+    finally:
+        await to_the_end(close())

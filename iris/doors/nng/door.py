@@ -14,6 +14,7 @@ from typing import Final, final
 import iris.aio
 from iris.doors.bounds import whole
 from iris.doors.clients import Clients
+from iris.doors.closing import to_the_end
 from iris.doors.nng.answering import Answering
 from iris.doors.nng.asking import Asking
 from iris.doors.nng.counters import NngStatistics, keep_running
@@ -97,7 +98,8 @@ async def open_nng_door(
         ConfigError: it cannot listen there, files for TLS are missing or cannot be used, there is no such client, it
             may not serve a cluster of ``serve``, or ``max_connections`` or ``max_payload`` is no whole number above 0.
 
-    Leaving the block lets programs finish what they are at, for the node's ``drain_timeout`` at most.
+    Leaving the block lets programs finish what they are at, for the node's ``drain_timeout`` at most, also if it is
+    cancelled meanwhile.
     """
     max_connections, max_payload = whole(max_connections, "max_connections"), whole(max_payload, "max_payload")
     try:
@@ -147,13 +149,8 @@ async def open_nng_door(
             written.append(endpoints[name])
     works["the look at who does not read"] = partial(end_stalled, written, counted)
     tasks: list[asyncio.Task[None]] = []
-    try:
-        addresses = {protocol: endpoints[protocol].listen(place) for protocol, place in places.items()}
-        tasks += [asyncio.ensure_future(keep_running(what, work)) for what, work in works.items()]
-        door = NngDoor(addresses, endpoints, counted)
-        with reporting(node, "nng", door.statistics):
-            yield door
-    finally:
+
+    async def close() -> None:
         await clusters.close()
         for task in tasks:
             task.cancel()
@@ -161,6 +158,15 @@ async def open_nng_door(
             await asyncio.wait(tasks)
         for endpoint in endpoints.values():
             await endpoint.close()
+
+    try:
+        addresses = {protocol: endpoints[protocol].listen(place) for protocol, place in places.items()}
+        tasks += [asyncio.ensure_future(keep_running(what, work)) for what, work in works.items()]
+        door = NngDoor(addresses, endpoints, counted)
+        with reporting(node, "nng", door.statistics):
+            yield door
+    finally:
+        await to_the_end(close())
 
 
 def _places(url: str, serve: Sequence[str]) -> dict[str, str]:
