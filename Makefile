@@ -71,7 +71,8 @@ $(LOWEST)/.ready: pyproject.toml
 
 # With Spark as it is, without what makes it quick for tests of a few rows.
 test-long: $(VENV)/.ready-test
-	SPARK_CONF_DIR= $(BIN)/python -m pytest -m long $(ARGS)
+	# Without stacks after 120 s: many of these take longer, and to print them while Python runs may crash it.
+	SPARK_CONF_DIR= $(BIN)/python -m pytest -m long -o faulthandler_timeout=0 $(ARGS)
 
 check: lint types layers test
 
