@@ -1,4 +1,4 @@
-"""Spark reads what a bridge has stored: three ways to open the stream, and what is in it."""
+"""Spark reads what a bridge has stored: in a batch, and in a stream that goes on where it was."""
 
 # [session]
 from pyspark.sql import SparkSession
@@ -8,13 +8,16 @@ import iris.spark_bridge
 spark = iris.spark_bridge.configure(SparkSession.builder).getOrCreate()
 events = spark.readStream.format("iris").option("subscribe", "orders.>").load()
 # [/session]
-events.writeStream.format("memory").queryName("events").trigger(availableNow=True).start().awaitTermination()
-for row in spark.sql("SELECT topic, cast(value AS STRING) AS text FROM events ORDER BY text").collect():
+# A batch has what the log has now.
+table = spark.read.format("iris").option("subscribe", "orders.>").load()
+for row in table.selectExpr("topic", "cast(value AS STRING) AS text").orderBy("text").collect():
     print(row.topic, row.text)
 
 # [columns]
 orders = iris.spark_bridge.parse(events, "item STRING, price DOUBLE")
 # [/columns]
-orders.writeStream.format("memory").queryName("orders").trigger(availableNow=True).start().awaitTermination()
-for row in spark.sql("SELECT item, price FROM orders ORDER BY item").collect():
+# A stream that is started again goes on where its checkpoint ends.
+query = orders.writeStream.format("parquet").option("checkpointLocation", "checkpoint").trigger(availableNow=True)
+query.start("orders").awaitTermination()
+for row in spark.read.parquet("orders").orderBy("item").collect():
     print(row.item, row.price)

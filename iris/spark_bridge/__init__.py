@@ -30,6 +30,10 @@ Options of the sink: those of the connection, and ``topic``, if there is no such
 (the default) or ``at-least-once``.
 """
 
-from iris.spark_bridge.session import configure, dead_letters, foreach_batch, load, parse, register
+try:
+    from iris.spark_bridge.session import configure, dead_letters, foreach_batch, load, parse, register
+except ModuleNotFoundError as error:
+    error.add_note(f"iris.spark_bridge needs {error.name}: pip install 'iris-mesh[spark]'")
+    raise
 
 __all__ = ["configure", "dead_letters", "foreach_batch", "load", "parse", "register"]

@@ -127,6 +127,7 @@ _SILENT: Final = "answers nothing, though its process lives and its system takes
 _OWN: Final = ", at work on this request"
 _NOT_CARRIED: Final = "so no further member was asked, which it might block as well"
 _CLOSED: Final = "this node was closed"
+_REPEATED: Final = "; use options=iris.RequestOptions(idempotent=True) to have such requests repeated"
 _GONE: Final = "the member is gone"
 
 
@@ -967,8 +968,8 @@ def _unknown(
             keep_in_realm(error, place)
             return error
         return Unknown(
-            f"node {member} of cluster {call.cluster!r} was lost while it had the request: it ran never or once; use "
-            "idempotent=True to have such requests repeated"
+            f"node {member} of cluster {call.cluster!r} was lost while it had the request: it ran never or "
+            f"once{_REPEATED}"
         )
     if call.idempotent:
         return _closed()
@@ -997,8 +998,8 @@ def failure_of(cluster: str, member: NodeId, failure: kinds.Failure) -> IrisErro
     match failure.code:
         case "member_left":
             return Unknown(
-                f"node {member} left the cluster {cluster!r} while the request ran: it ran in part or not at all; use "
-                "idempotent=True to have such requests repeated"
+                f"node {member} left the cluster {cluster!r} while the request ran: it ran in part or not at "
+                f"all{_REPEATED}"
             )
         case "in_doubt":
             return Unknown(
@@ -1008,7 +1009,7 @@ def failure_of(cluster: str, member: NodeId, failure: kinds.Failure) -> IrisErro
         case "not_here":
             return Unknown(
                 f"node {member} of cluster {cluster!r} does not have the request (any more), and no reply has come: it "
-                "ran never or once; use idempotent=True to have such requests repeated"
+                f"ran never or once{_REPEATED}"
             )
         case code:
             return refusal_of(cluster, member, code, failure.text, failure.retry_after / 1000)

@@ -328,9 +328,10 @@ class _Options:
         value = self.text(name)
         if value is None:
             return None
-        seconds = read_float(value.strip())
+        found = _DURATION.fullmatch(value.strip().lower())
+        seconds = read_float(value.strip()) if found is None else int(found["number"]) * _UNITS[found["unit"]]
         if not 0 < seconds < 1e9:
-            raise ConfigError(f"option {name} is {value!r}: use seconds above 0")
+            raise ConfigError(f"option {name} is {value!r}: use seconds above 0, such as 5 or 5s")
         return seconds
 
     def duration(self, name: str, default: float) -> float:

@@ -135,6 +135,11 @@ class KafkaLog:
 
     # -- the topic ------------------------------------------------------------------------------------------
 
+    @property
+    def server(self) -> str:
+        """The option by which Kafka's own commands find its brokers."""
+        return f"--bootstrap-server {self._config['bootstrap.servers']}"
+
     def describe(self) -> TopicState:
         """Ask the brokers what the topic is.
 
@@ -214,9 +219,9 @@ class KafkaLog:
             return BridgeUnreachable(f"Kafka does not answer: {reason.str()}")
         if reason.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return ConfigError(
-                f"Kafka has no topic {self.topic!r}: make it by 'kafka-topics.sh --create --topic {self.topic} "
-                "--partitions 6 --replication-factor 3 --config min.insync.replicas=2', or permit this client to "
-                "describe it"
+                f"Kafka has no topic {self.topic!r}: make it by 'kafka-topics.sh {self.server} --create --topic "
+                f"{self.topic} --partitions 6 --replication-factor 3 --config min.insync.replicas=2', or permit this "
+                "client to describe it"
             )
         return ConfigError(f"Kafka refuses that: {reason.str()}; see what its ACLs permit this client")
 

@@ -323,17 +323,17 @@ class KafkaMember:
 
 def check_promises(log: KafkaLog, state: TopicState, min_insync: int) -> None:
     """Raise ConfigError if a topic promises less than was asked for."""
-    change = f"kafka-configs.sh --alter --entity-type topics --entity-name {log.topic} --add-config"
+    change = f"kafka-configs.sh {log.server} --alter --entity-type topics --entity-name {log.topic} --add-config"
+    if state.replicas < min_insync:
+        raise ConfigError(
+            f"Kafka's topic {log.topic!r} has {state.replicas} replicas, and {min_insync} are to have what is "
+            f"confirmed: give it more replicas, or give --min-insync {state.replicas}"
+        )
     if state.min_insync < min_insync:
         raise ConfigError(
             f"Kafka's topic {log.topic!r} confirms what {state.min_insync} of its replicas have (min.insync.replicas), "
             f"and less than {min_insync} is refused: set it by '{change} min.insync.replicas={min_insync}', or give "
             f"--min-insync {state.min_insync}"
-        )
-    if state.replicas < min_insync:
-        raise ConfigError(
-            f"Kafka's topic {log.topic!r} has {state.replicas} replicas and confirms nothing before {state.min_insync} "
-            f"have it: give it more replicas, or give --min-insync {state.replicas}"
         )
     if state.unclean and min_insync > 1:
         raise ConfigError(

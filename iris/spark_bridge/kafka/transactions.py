@@ -78,8 +78,8 @@ class Places:
         if cleanup != "compact":
             raise ConfigError(
                 f"Kafka's topic {log.topic!r} has cleanup.policy={cleanup} and forgets places, so that events would be "
-                f"written again: set it by 'kafka-configs.sh --alter --entity-type topics --entity-name {log.topic} "
-                "--add-config cleanup.policy=compact'"
+                f"written again: set it by 'kafka-configs.sh {log.server} --alter --entity-type topics "
+                f"--entity-name {log.topic} --add-config cleanup.policy=compact'"
             )
 
     @property

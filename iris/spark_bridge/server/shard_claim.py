@@ -171,7 +171,7 @@ class ShardClaim:
             if other.number in self.shards:
                 raise ConfigError(
                     f"shard {other.number} of bridge {self.bridge!r} is at node {member} already: give this one other "
-                    "shards, or another name if it is a bridge of its own"
+                    "shards, or another --name if it is a bridge of its own"
                 )
         for other in others:
             if other.of != self.of:

@@ -113,6 +113,7 @@ def test_a_table_has_an_end() -> None:
         ({"minPartitions": "1000000000"}, "option minPartitions is '1000000000': use a whole number, 1 to 100000"),
         ({"maxOffsetsPerTrigger": "9" * 5000}, "option maxOffsetsPerTrigger.*1 or more"),
         ({"bridgeTimeout": "soon"}, "option bridgeTimeout"),
+        ({"bridgeTimeout": "0s"}, "option bridgeTimeout"),
         ({"bridgeTimeout": "nan"}, "option bridgeTimeout"),
         ({"bridgeTimeout": "0"}, "option bridgeTimeout"),
         ({"credential": " "}, "option credential is empty"),
@@ -199,3 +200,8 @@ def test_a_named_batch_has_a_number() -> None:
     for given in ({"query": "q"}, {"batch": "1"}, {"query": "q", "batch": "-1"}):
         with pytest.raises(ConfigError, match="batch"):
             parse_sink_options(given, streaming=False)
+
+
+@pytest.mark.parametrize(("given", "seconds"), [("5", 5.0), ("0.5", 0.5), ("5s", 5.0), ("2m", 120.0)])
+def test_the_patience_with_a_bridge_is_a_number_of_seconds_or_has_a_unit(given: str, seconds: float) -> None:
+    assert parse_source_options({"bridgeTimeout": given}).connection.timeout == seconds

@@ -300,6 +300,10 @@ class InterestTable:
         member = self._known.get(node)
         return () if member is None else member.terms.keys()
 
+    def stored(self) -> list[str]:
+        """Return the patterns of the durable terms of all nodes."""
+        return sorted({terms.pattern for member in self._known.values() for terms in member.terms if terms.durable})
+
     def stores(self, node: NodeId) -> bool:
         """Return whether a node has durable terms that are no group's."""
         return node in self._storing.get((None, _ANY), ())

@@ -45,6 +45,8 @@ REPEATED: Final = ""
 """Stand-in for a group: for durable subscriptions only, because the others have had the event already."""
 
 _MAX_RANGE: Final = 1_000_000
+_NAMED: Final = 5
+"""Patterns that an error names at most."""
 _RETRY: Final = 0.05
 _RESOLVE_REMOTE: Final = 1.0
 """Seconds between two looks for a subscriber that is away from another site: it may be listed there again."""
@@ -265,10 +267,13 @@ class Acknowledgements:
         if not state.had_durable:
             found = self._subscribers(topic, key)
             if not found:
-                raise NotSent(
+                error = NotSent(
                     f"there is no durable subscriber of {topic!r}: start a bridge for it ('iris bridge --topic {topic} "
                     "--data DIR')"
                 )
+                if stored := self._interest.stored():
+                    error.add_note(f"what is stored here: {', '.join(stored[:_NAMED])}")
+                raise error
             # One that has a name is known for as long as it is to be waited for.
             state.had_durable = any(one.record is None for one in found.values())
         return not state.waits_for(key, confirm=True) and all(

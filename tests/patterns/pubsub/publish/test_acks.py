@@ -99,6 +99,17 @@ async def test_it_waits_for_every_durable_subscriber_and_for_no_other(autojump_c
         assert [event.payload for event in await collect(plain)] == list(range(10))
 
 
+async def test_the_error_without_a_durable_subscriber_says_what_is_stored(autojump_clock: MockClock) -> None:
+    async with (
+        open_meshes("a", "b") as fleet,
+        fleet["b"].pubsub.subscribe("sales.>", durable=True),
+        fleet["b"].pubsub.subscribe("plain"),
+    ):
+        with pytest.raises(NotSent, match=r"no durable subscriber of 'slaes\.done'") as caught:
+            await confirm(fleet["a"], "slaes.done", 1)
+    assert caught.value.__notes__ == ["what is stored here: sales.>"]
+
+
 async def test_without_a_durable_subscriber_nothing_is_sent(autojump_clock: MockClock) -> None:
     async with open_meshes("a", "b") as fleet:
         async with fleet["b"].pubsub.subscribe("t") as events:
