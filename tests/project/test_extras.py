@@ -176,4 +176,6 @@ def test_a_command_says_which_extra_is_missing(extras: tuple[str, ...], argument
 
 def test_a_module_says_which_extra_is_missing() -> None:
     assert "iris.arrow needs pyarrow: pip install 'iris-mesh[bridge]'" in run("import iris.arrow").stderr
+    spark = "iris.spark_bridge needs pyarrow: pip install 'iris-mesh[spark]'"
+    assert spark in run("import iris.spark_bridge").stderr
     assert "iris.aio.taskiq needs taskiq: pip install 'iris-mesh[taskiq]'" in run("import iris.aio.taskiq").stderr

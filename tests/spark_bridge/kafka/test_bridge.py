@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext, suppress
@@ -28,7 +29,7 @@ from iris.spark_bridge.kafka import consumers as consumers_of_kafka
 from iris.spark_bridge.kafka import member as member_of_kafka
 from iris.spark_bridge.kafka.bridge import open_kafka_bridge
 from iris.spark_bridge.kafka.log import KafkaLog
-from iris.spark_bridge.kafka.member import KafkaMember
+from iris.spark_bridge.kafka.member import KafkaMember, check_promises
 from iris.spark_bridge.protocol import OPERATIONS, PERMISSIONS
 from iris.testing import Network, Rights, open_network
 from tests.support.bridge_requests import ask_raw
@@ -156,14 +157,16 @@ async def test_members_share_the_events_and_each_key_stays_with_one(kafka: Kafka
 
 async def test_a_topic_that_promises_less_is_refused_unless_that_is_asked_for(kafka: KafkaCluster, topic: str) -> None:
     async with open_network() as network, network.open_node("bridge") as node:
-        with pytest.raises(ConfigError, match=r"less than 2 is refused.*min.insync.replicas=2.*--min-insync 1"):
+        with pytest.raises(ConfigError, match=r"has 1 replicas, and 2 are to have.*give --min-insync 1"):
             async with open_kafka_bridge(node, topics=[">"], kafka=kafka.bootstrap, kafka_topic=topic):
                 pass
-        kafka.create_topic(f"{topic}-more", min_insync_replicas=2)
-        with pytest.raises(ConfigError, match="has 1 replicas and confirms nothing before 2"):
-            async with open_kafka_bridge(node, topics=[">"], kafka=kafka.bootstrap, kafka_topic=f"{topic}-more"):
-                pass
-        with pytest.raises(ConfigError, match=r"no topic 'absent'.*kafka-topics.sh --create"):
+        log = KafkaLog(kafka.bootstrap, topic, "bridge", {})
+        replicated = dataclasses.replace(log.describe(), replicas=3)
+        set_by = rf"kafka-configs.sh --bootstrap-server {kafka.bootstrap} --alter.*min.insync.replicas=2"
+        with pytest.raises(ConfigError, match=rf"less than 2 is refused: .*{set_by}.*--min-insync 1"):
+            check_promises(log, replicated, 2)
+        made_by = rf"kafka-topics.sh --bootstrap-server {kafka.bootstrap} --create"
+        with pytest.raises(ConfigError, match=rf"no topic 'absent'.*{made_by}"):
             async with open_kafka_bridge(node, topics=[">"], kafka=kafka.bootstrap, kafka_topic="absent"):
                 pass
         with pytest.raises(ConfigError, match="sets acks itself"):
