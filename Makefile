@@ -69,9 +69,9 @@ $(LOWEST)/.ready: pyproject.toml
 	VIRTUAL_ENV=$(LOWEST) $(LOWEST)/bin/uv pip install --quiet --editable '.[test-core]' --constraints $(LOWEST)/oldest.txt
 	@touch $@
 
-# With Spark as it is, without what makes it quick for tests of a few rows.
+# With Spark as it is, without what makes it quick for tests of a few rows; and without stacks after 120 s: many of
+# these take longer, and to print them while Python runs may crash it.
 test-long: $(VENV)/.ready-test
-	# Without stacks after 120 s: many of these take longer, and to print them while Python runs may crash it.
 	SPARK_CONF_DIR= $(BIN)/python -m pytest -m long -o faulthandler_timeout=0 $(ARGS)
 
 check: lint types layers test
