@@ -205,7 +205,6 @@ func TestADoorThatDoesNotKeepToTheProtocolCostsItsTunnelOnly(t *testing.T) {
 		}
 	})
 	for _, messages := range [][]string{
-		{`{"credit":1}`, `{"payload":1}`, `{"payload":2}`, `{"payload":3}`},
 		{`{"credit":1}`, `{"credit":-1}`},
 		{`{"credit":1}`, `{"credit":1048576}`},
 		{`{"credit":1}`, `{"eof":true}`, `{"payload":1}`},
@@ -225,6 +224,12 @@ func TestADoorThatDoesNotKeepToTheProtocolCostsItsTunnelOnly(t *testing.T) {
 		}
 		wantError(t, err, iris.ErrProtocol)
 	}
+	says <- []string{`{"credit":1}`, `{"payload":1}`, `{"payload":2}`, `{"payload":3}`}
+	tunnel, err := client.OpenTunnel(ctx, "a", iris.Credit(2))
+	for err == nil { // without receiving, which would lend credit for the third payload
+		err = tunnel.Send(ctx, 1)
+	}
+	wantError(t, err, iris.ErrProtocol)
 }
 
 func TestTheDoorIsKnownByItsCertificate(t *testing.T) {

@@ -17,7 +17,8 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
@@ -94,23 +95,13 @@ class Places:
             BridgeUnreachable: the brokers do not answer, or a transaction of others does not end.
         """
         key, found = name.encode(), None
-        consumer = self._log.consumer()
-        deadline = time.monotonic() + _PATIENCE
-        try:
-            consumer.assign([TopicPartition(self.topic, 0, 0)])
-            while True:
-                message = consumer.poll(_STEP)
-                if message is not None and message.error() is None:
-                    if message.value() == mark:
-                        return found
-                    if message.key() == key:
-                        found = int(message.value() or b"0")
-                elif time.monotonic() > deadline:
-                    raise self._silent()
-                if self._over.is_set():
-                    raise self._silent()
-        finally:
-            consumer.close()
+        with closing(self._records()) as records:
+            for record in records:
+                if record is not None and record.value() == mark:
+                    break
+                if record is not None and record.key() == key:
+                    found = int(record.value() or b"0")
+        return found
 
     def last(self, key: str) -> bytes | None:
         """Return the value that was written last under a key, committed or not; None if there is none.
@@ -123,29 +114,34 @@ class Places:
         # The end as it is now: while others write, a reader that waits for the end may never come there.
         end = self._log.written(0)
         # Uncommitted too: transactions of other shards that are open would hide what is committed behind them.
-        consumer = self._log.consumer(**{"isolation.level": "read_uncommitted"})
+        with closing(self._records(**{"isolation.level": "read_uncommitted"})) as records:
+            for record in records:
+                if record is not None and record.key() == wanted:
+                    found = record.value()
+                if record is None or (record.offset() or 0) + 1 >= end:
+                    break
+        return found
+
+    def _records(self, **settings: str) -> Generator[Message | None]:
+        """Yield what stands in the topic, from its beginning, and None at its end; never return."""
+        silent = BridgeUnreachable(f"Kafka does not send its topic {self.topic!r} to its end")
+        consumer = self._log.consumer(**settings)
         deadline = time.monotonic() + _PATIENCE
         try:
             consumer.assign([TopicPartition(self.topic, 0, 0)])
             while True:
                 message = consumer.poll(_STEP)
                 error = None if message is None else message.error()
-                if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                    return found
                 if message is not None and error is None:
-                    if message.key() == wanted:
-                        found = message.value()
-                    if (message.offset() or 0) + 1 >= end:
-                        return found
+                    yield message
+                elif error is not None and error.code() == KafkaError._PARTITION_EOF:
+                    yield None
                 elif time.monotonic() > deadline:
-                    raise self._silent()
+                    raise silent
                 if self._over.is_set():
-                    raise self._silent()
+                    raise silent
         finally:
             consumer.close()
-
-    def _silent(self) -> BridgeUnreachable:
-        return BridgeUnreachable(f"Kafka does not send its topic {self.topic!r} to its end")
 
 
 @final

@@ -139,7 +139,7 @@ async def test_who_waits_no_more_is_told_to_the_program(place: Place) -> None:
         asked = await program.next()
         asking.cancel()
         assert await program.next() == {"type": "cancel", "id": asked["id"]}
-        asking = asyncio.create_task(place.member.request("orders", 1, timeout=0.2))
+        asking = asyncio.create_task(place.member.request("orders", 1, timeout=1))
         asked = await program.next()
         with pytest.raises(iris.RequestTimeout):
             await asking
@@ -532,11 +532,9 @@ async def test_what_is_kept_for_a_program_is_counted_and_bounded(place: Place) -
 def test_one_that_answers_nothing_gets_one_request_at_a_time(run: Run) -> None:
     async def work(place: Place) -> None:
         async with serving(place) as silent:
-            for _ in range(3):
+            while service_of(place).concurrency != 1:  # on a busy machine some may come late, and count for nothing
                 with pytest.raises(iris.RequestTimeout):
-                    await place.member.request("orders", 0, timeout=0.1)
-            while service_of(place).concurrency != 1:
-                await asyncio.sleep(0.01)
+                    await place.member.request("orders", 0, timeout=0.2)
             async with serving(place) as lively, asyncio.TaskGroup() as tasks:
                 serve = tasks.create_task(serve_all(lively))
                 done = [tasks.create_task(asked(place, n)) for n in range(50)]

@@ -28,7 +28,7 @@ def test_events_are_published_stored_shown_and_read(kafka: KafkaCluster, topic: 
     started += ["--kafka-topic", topic, "--config", str(properties)]
     refused = terminal.run(*started)
     assert refused.returncode != 0
-    assert b"less than 2 is refused" in refused.stderr
+    assert b"has 1 replicas, and 2 are to have what is confirmed" in refused.stderr
     with terminal.started(
         *started, "--min-insync", "1", announces=f"stores orders.> in topic {topic} of Kafka"
     ) as bridge:
