@@ -57,7 +57,11 @@ _MOST_ANEW: Final = MIB
 _ANEW_RATE: Final = 128 * KIB
 """Size that is written anew at once when others use numbers of this writer, in bytes, and rate a second after that."""
 _LEFT: Final = 2**20
-"""Writes by which a number is advanced when its writer leaves it to another member: more than that one has unsent."""
+"""Writes by which a number is advanced, at least, when its writer leaves it: more than the other user has unsent.
+
+It becomes a multiple of this, so that all know that it was left.  Where many start at once, who looks for a number
+would else take one that somebody uses, again and again.
+"""
 _DIGESTS_AT_A_TIME: Final = 16
 _MARGIN: Final = 64
 """Part of the bound, its 64th, that eviction removes beyond need, so that not each edit has to evict."""
@@ -235,12 +239,13 @@ class Replica:
             self.contents.drop(entry)
 
     def _choose_writer(self) -> None:
-        """Choose a number, if this writer has none: one that nobody has used, or if there is none, that nobody uses."""
+        """Choose a number, if this writer has none: one that nobody has used, or else was left, or nobody uses."""
         if self.writer < 0:
             claimed = {*self._document.claimed_writers(), *self.starts}
-            fresh = [one for one in range(WRITERS) if one not in self.vector and one not in claimed]
-            free = fresh or [one for one in range(WRITERS) if one not in claimed]
-            self.writer = self._random.choice(free or range(WRITERS))
+            free = [one for one in range(WRITERS) if one not in claimed]
+            fresh = [one for one in free if one not in self.vector]
+            left = [one for one in free if self.vector.get(one, 0) % _LEFT == 0]
+            self.writer = self._random.choice(fresh or left or free or range(WRITERS))
             self.starts[self.writer] = self._random.getrandbits(53)
             self._sent = self.vector.get(self.writer, 0)
 
@@ -434,7 +439,7 @@ class Replica:
                 self._anew += self.contents.bytes[number]
         if self.writer in used:
             number = self.vector.get(self.writer, 0)
-            self.vector[self.writer] = max(number, min(number + _LEFT, int(self._bound()) - 8))
+            self.vector[self.writer] = max(number, min((number // _LEFT + 2) * _LEFT, int(self._bound()) - 8))
             self._finish_edit()
             # Who receives what is written anew removes what it replaces: the other user has to notice first.
             self._seen[self.writer] = self.vector[self.writer]
