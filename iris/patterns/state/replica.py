@@ -67,6 +67,11 @@ _MARGIN: Final = 64
 """Part of the bound, its 64th, that eviction removes beyond need, so that not each edit has to evict."""
 
 
+def generation(vector: Vector, number: int) -> int:
+    """Return the generation of a number for which a vector counts so many writes; see ``Replica.generation``."""
+    return vector.get(number, 0) // _LEFT
+
+
 class Document(Protocol):
     """The document of a replica.  Called within a write or a merge: nothing here may wait or write."""
 
@@ -121,6 +126,8 @@ class Replica:
         self._outbox: list[Edit] = []
         self._sent = 0
         """Writes of this writer that edits were made of."""
+        self._last = 0
+        """Number of the last write of this writer, or that its number had when it was chosen."""
         self._added: dict[int, Entry] = {}
         self._removed: list[int] = []
         self._seen: Vector = {}
@@ -226,7 +233,7 @@ class Replica:
 
     def _count(self) -> None:
         """Count a write, which is done."""
-        self.vector[self.writer] = self.vector.get(self.writer, 0) + 1
+        self.vector[self.writer] = self._last = self.vector.get(self.writer, 0) + 1
         self._note(*self.contents.pop_changes())
         self._document.note_edit()
 
@@ -247,7 +254,7 @@ class Replica:
             left = [one for one in free if self.vector.get(one, 0) % _LEFT == 0]
             self.writer = self._random.choice(fresh or left or free or range(WRITERS))
             self.starts[self.writer] = self._random.getrandbits(53)
-            self._sent = self.vector.get(self.writer, 0)
+            self._sent = self._last = self.vector.get(self.writer, 0)
 
     def pop_edits(self) -> list[Edit]:
         """Return what was written here and not taken yet: one edit, or more if this writer took another number.
@@ -274,6 +281,10 @@ class Replica:
     def is_rewriting(self) -> bool:
         """True while entries wait to be written anew because another member has used this writer's number."""
         return bool(self._lost or self._left)
+
+    def generation(self, number: int) -> int:
+        """Return a figure that grows whenever a number is left: who used it before uses it no more."""
+        return generation(self.vector, number)
 
     def covers(self, vector: Mapping[int, int]) -> bool:
         """Return whether everything that a vector counts is known."""
@@ -439,7 +450,8 @@ class Replica:
                 self._anew += self.contents.bytes[number]
         if self.writer in used:
             number = self.vector.get(self.writer, 0)
-            self.vector[self.writer] = max(number, min((number // _LEFT + 2) * _LEFT, int(self._bound()) - 8))
+            if number < self._last + _LEFT:  # else the other user has left it first, and who has it now may keep it
+                self.vector[self.writer] = max(number, min((number // _LEFT + 2) * _LEFT, int(self._bound()) - 8))
             self._finish_edit()
             # Who receives what is written anew removes what it replaces: the other user has to notice first.
             self._seen[self.writer] = self.vector[self.writer]

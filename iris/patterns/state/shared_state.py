@@ -51,7 +51,7 @@ from iris.patterns.state.entries import (
 from iris.patterns.state.kept_copy import load_copy, save_copy
 from iris.patterns.state.members import StateMembers
 from iris.patterns.state.programs import serve_programs
-from iris.patterns.state.replica import Replica
+from iris.patterns.state.replica import Replica, generation
 from iris.patterns.state.shared_types import SharedMap
 from iris.patterns.state.sync import USERS, Claim, Snapshot, in_steps, pull, serve
 from iris.patterns.state.watch import Changes, StateWatch
@@ -173,8 +173,8 @@ class SharedState(SharedMap):
         replica = Replica(self._document, node.random, settings.max_bytes)
         super().__init__(replica, "")
         self._changes = Changes(replica)
-        self._claims: dict[int, list[NodeId]] = {}
-        """Members that use each writer's number, some of them, as they or others have reported."""
+        self._claims: dict[int, tuple[int, list[NodeId]]] = {}
+        """Generation of each number, and members that use it, some of them, as they or others have reported."""
         self._rivals: set[NodeId] = set()
         """Members for which this one has left its number: it leaves no other for them."""
         self._edited = Wakeup()
@@ -405,22 +405,30 @@ class SharedState(SharedMap):
         """Return the numbers of writers that other members use."""
         members = set(self._members.all())
         self._rivals &= members
-        present = {number: [node for node in nodes if node in members] for number, nodes in self._claims.items()}
-        self._claims = {number: nodes for number, nodes in present.items() if nodes}
+        present = {
+            number: (known, [node for node in nodes if node in members])
+            for number, (known, nodes) in self._claims.items()
+            if known == self._replica.generation(number)
+        }
+        self._claims = {number: claim for number, claim in present.items() if claim[1]}
         return self._claims.keys()
 
     def _all_claims(self) -> list[Claim]:
         """Return who uses which numbers, this member as well."""
         own = [(self._replica.writer, self._members.own)] if self._replica.writer >= 0 else []
-        return own + [(number, node) for number in self._claimed() for node in self._claims[number]]
+        return own + [(number, node) for number in self._claimed() for node in self._claims[number][1]]
 
-    def _note_claims(self, claims: Iterable[Claim]) -> set[int]:
-        """Note who uses which numbers; return this writer's own if another member uses it."""
+    def _note_claims(self, claims: Iterable[Claim], vector: Vector) -> set[int]:
+        """Note who uses which numbers, by who counts so many writes; return this writer's own if another uses it."""
         members, clashes = set(self._members.others()), set[int]()
         for number, node in claims:
-            if node in members:
-                nodes = self._claims.setdefault(number, [])
-                if node not in nodes and len(nodes) < USERS:
+            since = generation(vector, number)
+            if node in members and since >= self._replica.generation(number):
+                known, nodes = self._claims.get(number, (since, []))
+                if known < since:
+                    known, nodes = since, []
+                self._claims[number] = known, nodes
+                if known == since and node not in nodes and len(nodes) < USERS:
                     nodes.append(node)
                 if number == self._replica.writer and node not in self._rivals:
                     self._rivals.add(node)
@@ -463,7 +471,7 @@ class SharedState(SharedMap):
             self._counts["early"] += 1
             self._want(sender.node)
         elif edit.count:
-            self._note_claims([(edit.writer, sender.node)])
+            self._note_claims([(edit.writer, sender.node)], self._replica.vector)
             self._note_news()
 
     # -- anti-entropy ---------------------------------------------------------------------------------------
@@ -539,7 +547,8 @@ class SharedState(SharedMap):
         """Merge what another replica has: in steps, of which none is left out."""
         with trio.CancelScope(shield=True):
             async with self._merging:
-                await in_steps(snapshot.merge(self._replica, self._note_claims(snapshot.header.claimed)))
+                users = self._note_claims(snapshot.header.claimed, snapshot.header.vector)
+                await in_steps(snapshot.merge(self._replica, users))
         self._note_news()
 
     async def _serve_sync(self, tunnel: Tunnel) -> None:
@@ -557,7 +566,7 @@ class SharedState(SharedMap):
                                 pass
                         caught_up = self._caught_up.is_set()
                         vector, writer = await serve(tunnel, self._replica, self._all_claims, caught_up=caught_up)
-                        if writer >= 0 and self._note_claims([(writer, node)]):
+                        if writer >= 0 and self._note_claims([(writer, node)], vector):
                             self._replica.leave(writer)
                         if not self._replica.covers(vector):
                             self._want(node)

@@ -192,7 +192,8 @@ async def test_a_program_that_is_silent_fails_or_goes_costs_a_survey_its_own_ans
             asked = await answers_it.next()
             await answers_it.send("reply", id=asked["id"], payload=1)
             assert [one.payload async for one in answers] == [1]
-        assert (answers.ended_by, answers.expected, answers.missing) == ("deadline", 3, (place.node.id,))
+        assert answers.ended_by in {"deadline", "all"}  # the member may be the first to say that the time is over
+        assert (answers.expected, answers.missing) == (3, (place.node.id,))
         assert isinstance(answers.errors[place.node.id], iris.RemoteError)
         asked, told = await silent.next(), await silent.next()
         assert (asked["type"], told) == ("request", {"type": "cancel", "id": asked["id"]})

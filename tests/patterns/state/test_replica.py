@@ -49,6 +49,7 @@ from tests.support.states import (
     mutated,
     replica,
     send,
+    with_number,
 )
 
 STEPS = st.lists(
@@ -496,6 +497,33 @@ def test_a_replica_with_entries_that_its_vector_does_not_count_is_refused() -> N
     entry = Entry(2 * WRITERS, VALUE, "", "", "k", b"\x01")
     with pytest.raises(RemoteProtocolError, match="its vector does not count"):
         Snapshot(Header({0: 1}, [], []), 1e6).add_untrusted(encode([entry]))
+
+
+def test_who_takes_a_number_that_was_left_keeps_it_when_its_other_former_user_leaves_it_too() -> None:
+    one, other = with_number(1, 7), with_number(2, 7)
+    SharedMap(one, "")["a"] = 1
+    SharedMap(other, "")["b"] = 2
+    one.leave(7)
+    third = replica(3, claimed=[number for number in range(WRITERS) if number != 7])
+    give(one, third)
+    SharedMap(third, "")["c"] = 3
+    give(third, other)
+    assert (third.writer, other.writer == 7) == (7, False)
+    give(other, third)
+    assert third.writer == 7
+    settle([one, other, third])
+    assert dict(SharedMap(one, "")) == {"a": 1, "b": 2, "c": 3}
+
+
+def test_a_number_that_was_left_is_taken_where_all_are_used() -> None:
+    one = with_number(1, 7)
+    SharedMap(one, "")["a"] = 1
+    one.leave(7)
+    other = replica(2)
+    other.vector.update(dict.fromkeys(range(WRITERS), 1))
+    give(one, other)
+    SharedMap(other, "")["b"] = 2
+    assert other.writer == 7
 
 
 @pytest.mark.long
