@@ -101,7 +101,7 @@ figures: $(VENV)/.ready-bench
 	$(if $(ARGS),,$(MAKE) bench)
 
 faults: $(VENV)/.ready-test
-	$(BIN)/python -m pytest -m faults $(ARGS)
+	$(BIN)/python -m pytest -m faults -o faulthandler_timeout=0 $(ARGS)
 
 simulate: $(VENV)/.ready-test
 	$(BIN)/python -m benchmarks.simulation --seeds $(SEEDS) --hours $(HOURS) $(ARGS)
