@@ -68,7 +68,7 @@ _MARGIN: Final = 64
 
 
 def generation(vector: Vector, number: int) -> int:
-    """Return the generation of a number for which a vector counts so many writes; see ``Replica.generation``."""
+    """Return a figure that grows whenever a number is left, by a vector: who used it before uses it no more."""
     return vector.get(number, 0) // _LEFT
 
 
@@ -281,10 +281,6 @@ class Replica:
     def is_rewriting(self) -> bool:
         """True while entries wait to be written anew because another member has used this writer's number."""
         return bool(self._lost or self._left)
-
-    def generation(self, number: int) -> int:
-        """Return a figure that grows whenever a number is left: who used it before uses it no more."""
-        return generation(self.vector, number)
 
     def covers(self, vector: Mapping[int, int]) -> bool:
         """Return whether everything that a vector counts is known."""

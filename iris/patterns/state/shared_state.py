@@ -408,7 +408,7 @@ class SharedState(SharedMap):
         present = {
             number: (known, [node for node in nodes if node in members])
             for number, (known, nodes) in self._claims.items()
-            if known == self._replica.generation(number)
+            if known == generation(self._replica.vector, number)
         }
         self._claims = {number: claim for number, claim in present.items() if claim[1]}
         return self._claims.keys()
@@ -423,7 +423,7 @@ class SharedState(SharedMap):
         members, clashes = set(self._members.others()), set[int]()
         for number, node in claims:
             since = generation(vector, number)
-            if node in members and since >= self._replica.generation(number):
+            if node in members and since >= generation(self._replica.vector, number):
                 known, nodes = self._claims.get(number, (since, []))
                 if known < since:
                     known, nodes = since, []

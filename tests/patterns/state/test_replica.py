@@ -534,7 +534,7 @@ def test_many_replicas_that_each_wrote_are_equal_after_some_rounds(count: int, w
     for number, one in enumerate(replicas):
         SharedMap(one, "")[f"key.{number % 300}"] = number
         SharedCounter(one, "", "c").add(1)
-    for _ in range(50):  # that know nothing of each other, so that they take all numbers but 24
+    for _ in range(50):  # nobody knows which numbers others use
         for one in replicas:
             other = rng.choice(replicas)
             give(other, one)
