@@ -210,7 +210,11 @@ def test_the_last_mark_is_found_while_others_write_without_a_pause(
     write(f"{topic}/mark", b"old")
     write(f"{topic}/mark", b"new")
     make = log.consumer
-    monkeypatch.setattr(KafkaLog, "consumer", lambda _, **settings: Behind(make(**settings)))
+
+    def behind(_: KafkaLog, **settings: str) -> Behind:
+        return Behind(make(None, **settings))
+
+    monkeypatch.setattr(KafkaLog, "consumer", behind)
     monkeypatch.setattr(transactions, "_PATIENCE", 20.0)
     assert places.last(f"{topic}/mark") == b"new"
 
