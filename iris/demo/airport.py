@@ -266,6 +266,8 @@ class _Airport:
 
         async def kill() -> None:
             await third.wait()
+            if self._page is not None:
+                await self._page.look()  # a browser may not have looked yet at what it cannot see afterwards
             await victim.kill()
             if self._page is not None:
                 self._page.note_killed(victim.session)

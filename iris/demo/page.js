@@ -39,12 +39,16 @@ function showTiles({ books, members, carriers, rows }) {
     tile("flights that Spark has counted", count.format(counted), rows ? `of ${count.format(rows)}` : ""));
 }
 
+function shownServed({ killed, served }) {
+  return killed ? (served === null ? "killed" : `killed after ${count.format(served)}`) : count.format(served);
+}
+
 function showMembers({ members }) {
   const most = Math.max(1, ...members.map((member) => member.served));
   at("members").replaceChildren(...members.map((member) => make("div", { class: member.killed ? "row killed" : "row" },
     make("span", { text: `process ${member.process}` }),
     bar(member.served / most),
-    make("span", { text: member.killed ? `killed after ${count.format(member.served)}` : count.format(member.served) }))));
+    make("span", { text: shownServed(member) }))));
   if (!members.length) at("members").append(make("p", { class: "empty", text: "they start" }));
   showRates(members);
 }

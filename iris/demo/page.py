@@ -97,8 +97,9 @@ class DemoPage:
                     self._node = self._survey = None
 
     def note_killed(self, process: int) -> None:
-        """Show that this process was killed."""
+        """Show that this process was killed, also if nobody has looked at it."""
         self._killed = process
+        self._members.setdefault(process, {"process": process, "served": None, "killed": True})
 
     async def finish(self, outcome: Outcome, checks: Sequence[Check]) -> None:
         """Show how it ended, and wait until browsers that look have it."""
@@ -131,7 +132,7 @@ class DemoPage:
 
     async def _state(self) -> dict[str, object]:
         self._asked_at = trio.current_time()
-        await self._look()
+        await self.look()
         return {
             "rows": self._rows,
             "stages": [stage.as_fields() for stage in self._stages.shown],
@@ -144,8 +145,8 @@ class DemoPage:
             "end": self._end,
         }
 
-    async def _look(self) -> None:
-        """Ask the processes; one browser at a time, and none once all is over."""
+    async def look(self) -> None:
+        """Ask the processes, as browsers that look have it done; one at a time, and none once all is over."""
         async with self._asking:
             if self._node is None or self._survey is None:
                 return

@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import subprocess
+import urllib.request
 from collections.abc import Callable
 
 import pytest
@@ -84,6 +85,18 @@ async def test_a_browser_sees_the_kill_the_balance_and_the_sums_and_then_the_end
                     asking.start_soon(ask_on, node)
                     await ended.wait()
             await page.finish(outcome, check_outcome(outcome))
+
+
+async def test_who_was_killed_before_anybody_looked_is_shown() -> None:
+    page = DemoPage(Stages(Console(file=io.StringIO()), None), 5, {})
+    page.note_killed(17)
+
+    def look(url: str) -> object:
+        with urllib.request.urlopen(f"{url}state", timeout=30) as answer:
+            return json.load(answer)["members"]
+
+    async with open_page(page) as url:
+        assert await trio.to_thread.run_sync(look, url) == [{"process": 17, "served": None, "killed": True}]
 
 
 async def test_the_end_waits_for_nobody_who_does_not_look() -> None:
