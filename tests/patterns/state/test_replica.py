@@ -40,6 +40,7 @@ from tests.support.states import (
     EDITS,
     NOW,
     absorb,
+    agree,
     attack,
     content,
     edit,
@@ -513,6 +514,22 @@ def test_who_takes_a_number_that_was_left_keeps_it_when_its_other_former_user_le
     assert third.writer == 7
     settle([one, other, third])
     assert dict(SharedMap(one, "")) == {"a": 1, "b": 2, "c": 3}
+
+
+def test_who_leaves_a_number_that_was_left_counts_nothing_that_its_next_user_has_written() -> None:
+    one, other, third = with_number(1, 7), with_number(2, 7), replica(3)
+    SharedMap(one, "")["a"] = 1
+    SharedMap(other, "")["b"] = 2
+    one.leave(7)
+    heir = replica(4, claimed=[number for number in range(WRITERS) if number != 7])
+    for each in (heir, third):
+        give(one, each)
+    SharedMap(heir, "")["c"] = 3
+    give(heir, other)
+    send(other, third)  # before what the heir sends, of which the third would believe that it was removed
+    send(heir, third)
+    agree(one, other, heir, third)
+    assert (dict(SharedMap(heir, "")), heir.writer) == ({"a": 1, "b": 2, "c": 3}, 7)
 
 
 def test_a_number_that_was_left_is_taken_where_all_are_used() -> None:
