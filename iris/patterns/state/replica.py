@@ -246,12 +246,15 @@ class Replica:
             self.contents.drop(entry)
 
     def _choose_writer(self) -> None:
-        """Choose a number, if this writer has none: one that nobody has used, or else was left, or nobody uses."""
+        """Choose a number, if this writer has none: one that nobody has used, or else that nobody uses.
+
+        Who has left one itself takes one that was left; the few that are would else be taken by all that start at once.
+        """
         if self.writer < 0:
             claimed = {*self._document.claimed_writers(), *self.starts}
             free = [one for one in range(WRITERS) if one not in claimed]
             fresh = [one for one in free if one not in self.vector]
-            left = [one for one in free if self.vector.get(one, 0) % _LEFT == 0]
+            left = [one for one in free if self.starts and self.vector.get(one, 0) % _LEFT == 0]
             self.writer = self._random.choice(fresh or left or free or range(WRITERS))
             self.starts[self.writer] = self._random.getrandbits(53)
             self._sent = self._last = self.vector.get(self.writer, 0)
