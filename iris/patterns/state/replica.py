@@ -62,6 +62,8 @@ _LEFT: Final = 2**32
 It becomes a multiple of this, so that all know that it was left, and that nobody has just written so much.  Where many
 start at once, who looks for a number would else take one that somebody uses, again and again.
 """
+_CROWDED: Final = 3
+"""Numbers that a writer has left before it takes one that was left: all that start at once would take those few."""
 _DIGESTS_AT_A_TIME: Final = 16
 _MARGIN: Final = 64
 """Part of the bound, its 64th, that eviction removes beyond need, so that not each edit has to evict."""
@@ -248,13 +250,14 @@ class Replica:
     def _choose_writer(self) -> None:
         """Choose a number, if this writer has none: one that nobody has used, or else that nobody uses.
 
-        Who has left one itself takes one that was left; the few that are would else be taken by all that start at once.
+        Who has left some itself takes one that was left.
         """
         if self.writer < 0:
             claimed = {*self._document.claimed_writers(), *self.starts}
             free = [one for one in range(WRITERS) if one not in claimed]
             fresh = [one for one in free if one not in self.vector]
-            left = [one for one in free if self.starts and self.vector.get(one, 0) % _LEFT == 0]
+            left = [one for one in free if self.vector.get(one, 0) % _LEFT == 0]
+            left = left if len(self.starts) >= _CROWDED else []
             self.writer = self._random.choice(fresh or left or free or range(WRITERS))
             self.starts[self.writer] = self._random.getrandbits(53)
             self._sent = self._last = self.vector.get(self.writer, 0)
