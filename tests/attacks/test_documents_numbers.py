@@ -256,7 +256,7 @@ async def test_a_program_behind_a_door_and_a_watch_see_all_while_numbers_are_lef
                     one._finish_edit()
                     one.writer = turn
                     one.starts.setdefault(turn, hash(state._members.own) % 2**53)
-                    one._sent = one.vector.get(turn, 0)
+                    one._sent = one._last = one.vector.get(turn, 0)
             await door.request("prices", {"key": f"k{turn % 7}", "value": turn}, operation="write")
             await door.request("prices", {"counter": "c"}, operation="add")
             await trio.sleep(0.2)

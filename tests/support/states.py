@@ -185,6 +185,7 @@ def draw(state: SharedState, number: int, start: int) -> None:
     """Have a member write with a number that another one may have drawn as well, from now on."""
     one = state._replica
     one.writer, one.starts[number] = number, start
+    one._sent = one._last = one.vector.get(number, 0)
 
 
 def same(*states: SharedState) -> bool:

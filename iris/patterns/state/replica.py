@@ -56,12 +56,14 @@ _WRITTEN_ANEW: Final = 64
 _MOST_ANEW: Final = MIB
 _ANEW_RATE: Final = 128 * KIB
 """Size that is written anew at once when others use numbers of this writer, in bytes, and rate a second after that."""
-_LEFT: Final = 2**20
-"""Writes by which a number is advanced, at least, when its writer leaves it: more than the other user has unsent.
+_LEFT: Final = 2**32
+"""Writes by which a number is advanced, at least, when its writer leaves it: more than a member writes while it runs.
 
-It becomes a multiple of this, so that all know that it was left.  Where many start at once, who looks for a number
-would else take one that somebody uses, again and again.
+It becomes a multiple of this, so that all know that it was left, and that nobody has just written so much.  Where many
+start at once, who looks for a number would else take one that somebody uses, again and again.
 """
+_CROWDED: Final = 3
+"""Numbers that a writer has left before it takes one that was left: all that start at once would take those few."""
 _DIGESTS_AT_A_TIME: Final = 16
 _MARGIN: Final = 64
 """Part of the bound, its 64th, that eviction removes beyond need, so that not each edit has to evict."""
@@ -246,12 +248,16 @@ class Replica:
             self.contents.drop(entry)
 
     def _choose_writer(self) -> None:
-        """Choose a number, if this writer has none: one that nobody has used, or else was left, or nobody uses."""
+        """Choose a number, if this writer has none: one that nobody has used, or else that nobody uses.
+
+        Who has left some itself takes one that was left.
+        """
         if self.writer < 0:
             claimed = {*self._document.claimed_writers(), *self.starts}
             free = [one for one in range(WRITERS) if one not in claimed]
             fresh = [one for one in free if one not in self.vector]
             left = [one for one in free if self.vector.get(one, 0) % _LEFT == 0]
+            left = left if len(self.starts) >= _CROWDED else []
             self.writer = self._random.choice(fresh or left or free or range(WRITERS))
             self.starts[self.writer] = self._random.getrandbits(53)
             self._sent = self._last = self.vector.get(self.writer, 0)
@@ -267,7 +273,7 @@ class Replica:
         return edits
 
     def _finish_edit(self) -> None:
-        number = self.vector.get(self.writer, 0)
+        number = self._last  # not what others have counted: they may have taken a number that this one leaves
         if self.writer >= 0 and number > self._sent:
             needs = {writer: count for writer, count in self._seen.items() if writer != self.writer}
             added = [entry for dot, entry in self._added.items() if self.contents.find(dot) is entry]
@@ -447,7 +453,8 @@ class Replica:
         if self.writer in used:
             number = self.vector.get(self.writer, 0)
             if number < self._last + _LEFT:  # else the other user has left it first, and who has it now may keep it
-                self.vector[self.writer] = max(number, min((number // _LEFT + 2) * _LEFT, int(self._bound()) - 8))
+                self._last = max(number, min((number // _LEFT + 2) * _LEFT, int(self._bound()) - 8))
+                self.vector[self.writer] = self._last
             self._finish_edit()
             # Who receives what is written anew removes what it replaces: the other user has to notice first.
             self._seen[self.writer] = self.vector[self.writer]

@@ -471,7 +471,7 @@ class SharedState(SharedMap):
             self._counts["early"] += 1
             self._want(sender.node)
         elif edit.count:
-            self._note_claims([(edit.writer, sender.node)], self._replica.vector)
+            self._note_claims([(edit.writer, sender.node)], {edit.writer: edit.first})  # which it may leave by this one
             self._note_news()
 
     # -- anti-entropy ---------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from tests.support.states import (
     EDITS,
     NOW,
     absorb,
+    agree,
     attack,
     content,
     edit,
@@ -515,15 +516,45 @@ def test_who_takes_a_number_that_was_left_keeps_it_when_its_other_former_user_le
     assert dict(SharedMap(one, "")) == {"a": 1, "b": 2, "c": 3}
 
 
-def test_a_number_that_was_left_is_taken_where_all_are_used() -> None:
-    one = with_number(1, 7)
+def test_who_leaves_a_number_that_was_left_counts_nothing_that_its_next_user_has_written() -> None:
+    one, other, third = with_number(1, 7), with_number(2, 7), replica(3)
+    SharedMap(one, "")["a"] = 1
+    SharedMap(other, "")["b"] = 2
+    one.leave(7)
+    heir = replica(4, claimed=[number for number in range(WRITERS) if number != 7])
+    for each in (heir, third):
+        give(one, each)
+    SharedMap(heir, "")["c"] = 3
+    give(heir, other)
+    send(other, third)  # before what the heir sends, of which the third would believe that it was removed
+    send(heir, third)
+    agree(one, other, heir, third)
+    assert (dict(SharedMap(heir, "")), heir.writer) == ({"a": 1, "b": 2, "c": 3}, 7)
+
+
+def test_who_has_left_some_numbers_takes_one_that_was_left_where_all_are_used() -> None:
+    one, other = with_number(1, 7), with_number(2, 8)
     SharedMap(one, "")["a"] = 1
     one.leave(7)
-    other = replica(2)
+    SharedMap(other, "")["b"] = 2
     other.vector.update(dict.fromkeys(range(WRITERS), 1))
     give(one, other)
-    SharedMap(other, "")["b"] = 2
+    while len(other.starts) < 4:
+        other.leave(other.writer)
+        SharedMap(other, "")["c"] = 3
     assert other.writer == 7
+
+
+def test_who_starts_where_all_numbers_are_used_does_not_take_the_one_that_all_others_take_as_well() -> None:
+    left = with_number(0, 7)
+    SharedMap(left, "")["a"] = 1
+    left.leave(7)
+    left.vector.update(dict.fromkeys(set(range(WRITERS)) - set(left.vector), 1))
+    replicas = [replica(seed) for seed in range(1, 9)]
+    for one in replicas:
+        give(left, one)
+        SharedCounter(one, "", "c").add(1)
+    assert len({one.writer for one in replicas}) == 8
 
 
 @pytest.mark.long

@@ -24,7 +24,7 @@ from iris.patterns.state import SharedState, StateChange
 from iris.patterns.state.entries import VALUE, WRITERS, Edit, Entry, encode
 from iris.testing import Network, Rights, inspect_document
 from tests.support.federations import open_federation
-from tests.support.states import edit, replica
+from tests.support.states import draw, edit, replica
 
 
 @pytest.fixture
@@ -317,6 +317,40 @@ async def test_edits_that_build_on_what_nobody_has_are_kept_nowhere(
             await trio.sleep(0.01)
     assert one.statistics().early == 20
     assert "k" not in one
+
+
+# -- numbers of writers ----------------------------------------------------------------------------------------
+
+
+async def test_what_was_heard_of_who_uses_a_number_counts_no_more_when_it_was_left(
+    autojump_clock: MockClock, documents: Documents
+) -> None:
+    states = one, two, three = await documents.open("one", "two", "three")
+    for at, state in enumerate((one, two)):
+        draw(state, 7, at)
+    one["a"], two["b"] = 1, 2
+    await equal(*states)
+    assert three.statistics().received > 0
+    assert [inspect_document(state).claims for state in states] == [1, 1, 2], "each by one number"
+    assert 7 not in {inspect_document(state).writer for state in states}
+    assert dict(three) == {"a": 1, "b": 2}
+
+
+async def test_who_has_written_much_with_a_number_loses_nothing_to_who_has_written_little_with_it(
+    autojump_clock: MockClock, documents: Documents
+) -> None:
+    states = one, two, _ = await documents.open("one", "two", "three")
+    documents.network.memory.partition(["one"], ["two", "three"])
+    for at, state in enumerate((one, two)):
+        draw(state, 7, at)
+    one["early"] = 1
+    one._replica.vector[7] = 2**20 + 2**19  # as if it had written something else so often
+    for number in range(5):
+        one["late"] = two["later"] = number
+    await trio.sleep(1)
+    documents.network.memory.heal()
+    await equal(*states)
+    assert dict(one) == {"early": 1, "late": 4, "later": 4}
 
 
 # -- on disk ---------------------------------------------------------------------------------------------------
