@@ -27,8 +27,8 @@ own, beside JetStream.
 - **`iris /`, `iris.aio /`**: the figure of Iris divided by that of the row: above 1 is better, of latencies
   below 1.
 - **processor**: microseconds of processor time for each message that arrived, or request that was answered: of the
-  source, all sinks together, and the server between. A busy machine changes it less than a rate.
-- **without**: what Iris's program does and this one does not. Several systems can do it otherwise.
+  source, all sinks together, and the server between.
+- **without**: what Iris's program does and this one does not.
   - *encryption*: Iris always encrypts, with post-quantum keys.
   - *retries*: a request whose member is lost is asked again elsewhere, within its deadline.
   - *balance*: a member that has less to do is asked. ZeroMQ and nng take turns.
