@@ -400,7 +400,7 @@ class Replica:
             written = [entry for entry in there if entry.dot in live.own]
             contents.own.update(entry.dot for entry in written if contents.find(entry.dot) == entry)
             mine += written
-            mine = [entry for entry in mine if live.find(entry.dot) is not None]  # else it was removed meanwhile
+            mine = [entry for entry in mine if live.find(entry.dot) == entry]  # else it was removed or hidden meanwhile
             self.contents, self._meanwhile = contents, None
         writers.add(self.writer)  # it may have been chosen meanwhile
         for writer in passed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import resource
+from collections import deque
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
@@ -303,6 +304,25 @@ def test_two_writers_with_one_number_lose_nothing() -> None:
         "counter ": {"c": 23},
         "set  s": [1, 2],
     }
+
+
+def test_what_another_user_of_its_number_hides_while_a_long_comparison_is_merged_is_written_anew_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, other, third = with_number(1, 7), with_number(2, 7), replica(3)
+    SharedMap(one, "")["a"] = 1
+    SharedCounter(one, "", "c").add(5)
+    SharedMap(other, "").update({"b": 20, "d": 21})  # whose hashes are greater
+    SharedMap(third, "").update({f"{number}": number for number in range(9)})
+    monkeypatch.setattr("iris.patterns.state.replica.AT_A_TIME", 3)
+    steps = merging(third, one)
+    next(steps)
+    send(other, one)
+    assert one.hidden == 2
+    del SharedMap(one, "")["a"]
+    deque(steps, maxlen=0)
+    assert ("a" in SharedMap(one, ""), SharedCounter(one, "", "c").value) == (False, 5)
+    assert one.hidden == 2
 
 
 def test_who_forges_a_writers_next_numbers_does_not_silence_it() -> None:
