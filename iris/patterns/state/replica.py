@@ -14,7 +14,7 @@ the old one.  The number of a write has a bound that grows with the date: nobody
 from __future__ import annotations
 
 import hashlib
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice
@@ -134,11 +134,11 @@ class Replica:
         self._removed: list[int] = []
         self._seen: Vector = {}
         """Writes of others that came since the last edit."""
-        self._lost: deque[tuple[Entry, int]] = deque()
-        """Entries to be written anew, those of counters with the number that is to be added."""
+        self._lost: OrderedDict[object, tuple[Entry, int]] = OrderedDict()
+        """Entries to be written anew by their keys, those of counters by dot, with the number that is to be added."""
         self._lost_bytes = 0
-        self._unwanted = set[Entry]()
-        """Entries that this writer itself has removed while others wait to be written anew."""
+        self._hidden: dict[object, Entry] = {}
+        """Those that a merge has found, in its last steps, and that are to become part of these."""
         self._left: dict[int, int] = {}
         """Numbers that others use as well, and the first bucket from which it is still to be written anew."""
         self._anew = 0.0
@@ -228,6 +228,7 @@ class Replica:
 
     def _put(self, entry: Entry, replaced: Iterable[Entry]) -> None:
         self._remove(replaced)
+        self._forget(entry)
         self.contents.insert((entry,))
         self.contents.own.add(entry.dot)
         self._added[entry.dot] = entry
@@ -243,8 +244,7 @@ class Replica:
         for entry in entries:
             if self._added.pop(entry.dot, None) is None:
                 self._removed.append(entry.dot)
-            if self._lost:
-                self._unwanted.add(entry)
+            self._forget(entry)
             self.contents.drop(entry)
 
     def _choose_writer(self) -> None:
@@ -407,14 +407,16 @@ class Replica:
             if vector[writer] > self.vector.get(writer, 0):
                 self.vector[writer] = self._seen[writer] = vector[writer]
         self._leave(writers & {*passed, *doubled, *users})
-        lost = self._lost_of(mine)
+        lost = {_place(entry): entry for entry in self._lost_of(mine)}
+        self._hidden.update(lost)  # at once: what is written or removed from now on comes after it
         changed, came = contents.pop_changes()
         for some in _parts(changed):
             self._note(some, came)
             yield
-        for some in _parts(lost):
-            for entry in some:
-                self._write_later(entry)
+        for places in _parts(list(lost)):
+            for place in places:
+                if (entry := self._hidden.pop(place, None)) is not None:
+                    self._write_later(entry)
             yield
         self._write_anew()
 
@@ -478,9 +480,17 @@ class Replica:
     def _write_later(self, entry: Entry) -> None:
         number = self._missing(entry) if entry.kind == COUNTER else 0
         if (number or entry.kind != COUNTER) and self._lost_bytes + entry.size <= self._max_bytes:
-            self._lost.append((entry, number))  # within bounds: a member may forge without end
+            self._forget(entry)
+            self._lost[_place(entry)] = entry, number  # within bounds: a member may forge without end
             self._lost_bytes += entry.size
             self.hidden += 1
+
+    def _forget(self, entry: Entry) -> None:
+        """Have nothing written anew where this writer has written or removed something meanwhile."""
+        if self._lost or self._hidden:
+            self._hidden.pop(_place(entry), None)
+            if (lost := self._lost.pop(_place(entry), None)) is not None:
+                self._lost_bytes -= lost[0].size
 
     def _write_anew(self) -> None:
         """Write anew some of what was lost: who forges many small entries has nobody write many large ones at once."""
@@ -491,18 +501,16 @@ class Replica:
             for dot, entry in self.contents.buckets[bucket].items():
                 if dot % WRITERS == writer and dot in self.contents.own and entry.kind != COUNTER:
                     self._write_later(entry)
-        for _ in range(min(len(self._lost), _WRITTEN_ANEW)):
-            entry, number = self._lost.popleft()
+        for _ in range(_WRITTEN_ANEW):
+            if not self._lost:
+                break
+            _, (entry, number) = self._lost.popitem(last=False)
             self._lost_bytes -= entry.size
             with suppress(Overloaded, OverflowError):
-                if not number and entry in self._unwanted:
-                    continue
                 if number:
                     self._add(entry.group, entry.key, number)
                 elif (there := self.contents.find(entry.dot) == entry) or not self.contents.has(entry.group, entry.key):
                     self._write(entry.group, entry.key, entry.payload, (entry,) if there else ())
-        if not self._lost:
-            self._unwanted.clear()
         if self.is_rewriting:
             self._document.note_edit()
 
@@ -576,6 +584,11 @@ def _parts(items: Iterable[_T]) -> Iterator[list[_T]]:
     left = iter(items)
     while part := list(islice(left, AT_A_TIME)):
         yield part
+
+
+def _place(entry: Entry) -> object:
+    """Return what of all that waits to be written anew is there once."""
+    return entry.dot if entry.kind == COUNTER else (entry.group, entry.key)
 
 
 def _hash(entry: Entry) -> bytes:

@@ -325,6 +325,46 @@ def test_what_another_user_of_its_number_hides_while_a_long_comparison_is_merged
     assert one.hidden == 2
 
 
+def test_what_waits_to_be_written_anew_gives_way_to_what_its_writer_writes_and_removes_meanwhile() -> None:
+    one, other = with_number(1, 7), with_number(2, 7)
+    document = SharedMap(one, "")
+    document.update({f"a{number}": number for number in range(400)})
+    SharedMap(other, "").update({f"b{number}": number for number in range(400)})
+    send(other, one)
+    waiting = [key for key in (f"a{number}" for number in range(400)) if key not in document]
+    assert len(waiting) > 100
+    for key in waiting[-20:]:
+        document[key] = "new"
+        del document[key]
+    document[waiting[-21]] = "newer"
+    while one.is_rewriting:
+        one.pop_edits()
+    assert [key for key in waiting[-20:] if key in document] == []
+    assert document[waiting[-21]] == "newer"
+    assert [key for key in waiting[:-21] if key not in document] == []
+
+
+def test_what_a_long_comparison_hides_gives_way_to_what_its_writer_removes_before_the_last_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, other, third = with_number(1, 7), with_number(2, 7), replica(3)
+    document = SharedMap(one, "")
+    document.update({f"a{number}": number for number in range(9)})
+    SharedMap(other, "").update({f"b{number}": number for number in range(9)})
+    give(other, third)
+    monkeypatch.setattr("iris.patterns.state.replica.AT_A_TIME", 3)
+    gone: set[str] = set()
+    for _ in merging(third, one):
+        for key in {f"a{number}" for number in range(9)} - {*document}:
+            gone.add(key)
+            document[key] = "new"
+            del document[key]
+    while one.is_rewriting:
+        one.pop_edits()
+    assert gone
+    assert [key for key in gone if key in document] == []
+
+
 def test_who_forges_a_writers_next_numbers_does_not_silence_it() -> None:
     one, other = replica(1), replica(2)
     SharedMap(one, "")["mine"] = 1
