@@ -137,8 +137,8 @@ class Replica:
         self._lost: OrderedDict[object, tuple[Entry, int]] = OrderedDict()
         """Entries to be written anew by their keys, those of counters by dot, with the number that is to be added."""
         self._lost_bytes = 0
-        self._hidden: dict[object, Entry] = {}
-        """Those that a merge has found, in its last steps, and that are to become part of these."""
+        self._found_lost: dict[object, Entry] = {}
+        """Entries that a merge has found lost, by the same keys, until it has put them there."""
         self._left: dict[int, int] = {}
         """Numbers that others use as well, and the first bucket from which it is still to be written anew."""
         self._anew = 0.0
@@ -256,8 +256,8 @@ class Replica:
             claimed = {*self._document.claimed_writers(), *self.starts}
             free = [one for one in range(WRITERS) if one not in claimed]
             fresh = [one for one in free if one not in self.vector]
-            left = [one for one in free if self.vector.get(one, 0) % _LEFT == 0]
-            left = left if len(self.starts) >= _CROWDED else []
+            crowded = len(self.starts) >= _CROWDED
+            left = [one for one in free if crowded and self.vector.get(one, 0) % _LEFT == 0]
             self.writer = self._random.choice(fresh or left or free or range(WRITERS))
             self.starts[self.writer] = self._random.getrandbits(53)
             self._sent = self._last = self.vector.get(self.writer, 0)
@@ -408,14 +408,14 @@ class Replica:
                 self.vector[writer] = self._seen[writer] = vector[writer]
         self._leave(writers & {*passed, *doubled, *users})
         lost = {_place(entry): entry for entry in self._lost_of(mine)}
-        self._hidden.update(lost)  # at once: what is written or removed from now on comes after it
+        self._found_lost.update(lost)  # at once: what is written or removed from now on comes after it
         changed, came = contents.pop_changes()
         for some in _parts(changed):
             self._note(some, came)
             yield
         for places in _parts(list(lost)):
             for place in places:
-                if (entry := self._hidden.pop(place, None)) is not None:
+                if (entry := self._found_lost.pop(place, None)) is not None:
                     self._write_later(entry)
             yield
         self._write_anew()
@@ -487,8 +487,8 @@ class Replica:
 
     def _forget(self, entry: Entry) -> None:
         """Have nothing written anew where this writer has written or removed something meanwhile."""
-        if self._lost or self._hidden:
-            self._hidden.pop(_place(entry), None)
+        if self._lost or self._found_lost:
+            self._found_lost.pop(_place(entry), None)
             if (lost := self._lost.pop(_place(entry), None)) is not None:
                 self._lost_bytes -= lost[0].size
 
