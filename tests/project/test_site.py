@@ -56,7 +56,8 @@ def built_site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     )  # fmt: skip
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert (done.returncode, done.stderr) == (0, "")
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 60, "seconds of processor time"
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert seconds < 180, "a minute of processor time on a quiet machine"
     return target / "html"
 
 
