@@ -91,6 +91,10 @@ class EntryIndex:
             return self.named[kind]
         return self.groups.get((VALUE if kind == "value" else COUNTER, "", ""), ())
 
+    def shows(self, kind: Kind, name: str) -> bool:
+        """Return whether a watcher sees something of a name."""
+        return name in self.names(kind)
+
     def find(self, dot: int) -> Entry | None:
         """Return the entry of a dot."""
         return self.buckets[bucket_of(dot)].get(dot)

@@ -121,8 +121,10 @@ class Replica:
         self._document = document
         self._random = random
         self._max_bytes = max_bytes
-        self._meanwhile: list[Entry] | None = None
-        """Entries that came or went while a merge works on a copy of the contents. None while none does."""
+        self.is_noting = False
+        """True while a long merge is seen, and not all of its changes are noted yet: watches wait."""
+        self._meanwhile: set[int] | None = None
+        """Dots of what came or went while a merge works on a copy of the contents. None while none does."""
         self.starts: Final[dict[int, int]] = {}
         """Numbers that this writer has used, each with a random number that tells who uses it, where several do."""
         self._outbox: list[Edit] = []
@@ -203,13 +205,20 @@ class Replica:
         return max(own, key=by_dot, default=None)
 
     def remove(self, group: Group, key: str) -> None:
-        """Remove a key, if it is there."""
+        """Remove a key, if it is there or waits to be written anew."""
         self._document.check_open()
+        self._forget((group, key))
         entries = self.contents.at(group, key)
         if entries:
             self._choose_writer()
             self._remove(entries)
             self._count()
+
+    def clear(self, group: Group) -> None:
+        """Remove all keys of a group, those as well that wait to be written anew."""
+        waiting = [*self._found_lost.values(), *(entry for entry, _ in self._lost.values())]
+        for key in self.contents.keys(group) + [entry.key for entry in waiting if entry.group == group]:
+            self.remove(group, key)
 
     def _write(self, group: Group, key: str, payload: bytes, replaced: Sequence[Entry]) -> None:
         entry = Entry(self._next_dot(), *group, key, payload)
@@ -228,7 +237,7 @@ class Replica:
 
     def _put(self, entry: Entry, replaced: Iterable[Entry]) -> None:
         self._remove(replaced)
-        self._forget(entry)
+        self._forget(_place(entry))
         self.contents.insert((entry,))
         self.contents.own.add(entry.dot)
         self._added[entry.dot] = entry
@@ -244,7 +253,7 @@ class Replica:
         for entry in entries:
             if self._added.pop(entry.dot, None) is None:
                 self._removed.append(entry.dot)
-            self._forget(entry)
+            self._forget(_place(entry))
             self.contents.drop(entry)
 
     def _choose_writer(self) -> None:
@@ -286,7 +295,7 @@ class Replica:
     @property
     def is_rewriting(self) -> bool:
         """True while entries wait to be written anew because another member has used this writer's number."""
-        return bool(self._lost or self._left)
+        return bool(self._found_lost or self._lost or self._left)
 
     def covers(self, vector: Mapping[int, int]) -> bool:
         """Return whether everything that a vector counts is known."""
@@ -332,7 +341,7 @@ class Replica:
         there = {bucket: contents.buckets[bucket] for bucket in buckets}
         is_long = len(entries) + sum(map(len, there.values())) > AT_A_TIME
         if is_long:
-            contents, self._meanwhile = contents.copy(), []
+            contents, self._meanwhile = contents.copy(), set()
         gone = (
             dot
             for bucket in there
@@ -393,7 +402,7 @@ class Replica:
         yield from self._evict(contents)
         if contents is not live:
             known.update((writer, vector[writer]) for writer in passed)
-            meanwhile = {entry.dot: live.find(entry.dot) for entry in self._meanwhile or ()}
+            meanwhile = {dot: live.find(dot) for dot in self._meanwhile or ()}
             remove(dot for dot, entry in meanwhile.items() if entry is None)
             there = [entry for entry in meanwhile.values() if entry is not None]
             put(there)
@@ -410,9 +419,15 @@ class Replica:
         lost = {_place(entry): entry for entry in self._lost_of(mine)}
         self._found_lost.update(lost)  # at once: what is written or removed from now on comes after it
         changed, came = contents.pop_changes()
+        self.is_noting = contents is not live
         for some in _parts(changed):
+            if contents is not live:
+                came.difference_update(entry.dot for entry in some if live.shows(*entry.shown))
             self._note(some, came)
             yield
+        if self.is_noting:
+            self.is_noting = False
+            self._note([], came)
         for places in _parts(list(lost)):
             for place in places:
                 if (entry := self._found_lost.pop(place, None)) is not None:
@@ -426,7 +441,7 @@ class Replica:
 
     def _note(self, changed: list[Entry], came: set[int]) -> None:
         if self._meanwhile is not None:
-            self._meanwhile += changed
+            self._meanwhile.update(entry.dot for entry in changed)
         self._document.note_changes(changed, came)
 
     def leave(self, number: int) -> None:
@@ -480,20 +495,22 @@ class Replica:
     def _write_later(self, entry: Entry) -> None:
         number = self._missing(entry) if entry.kind == COUNTER else 0
         if (number or entry.kind != COUNTER) and self._lost_bytes + entry.size <= self._max_bytes:
-            self._forget(entry)
+            self._forget(_place(entry))
             self._lost[_place(entry)] = entry, number  # within bounds: a member may forge without end
             self._lost_bytes += entry.size
             self.hidden += 1
 
-    def _forget(self, entry: Entry) -> None:
-        """Have nothing written anew where this writer has written or removed something meanwhile."""
+    def _forget(self, place: object) -> None:
+        """Have nothing written anew where this writer has written or removed something meanwhile; see ``_place``."""
         if self._lost or self._found_lost:
-            self._found_lost.pop(_place(entry), None)
-            if (lost := self._lost.pop(_place(entry), None)) is not None:
+            self._found_lost.pop(place, None)
+            if (lost := self._lost.pop(place, None)) is not None:
                 self._lost_bytes -= lost[0].size
 
     def _write_anew(self) -> None:
         """Write anew some of what was lost: who forges many small entries has nobody write many large ones at once."""
+        if self._lost or self._left:
+            self._document.note_edit()  # so that this is called again
         while self._left and len(self._lost) < _WRITTEN_ANEW:
             writer, bucket = self._left.popitem()
             if self.contents.bytes[writer] and bucket + 1 < BUCKETS:
@@ -511,8 +528,6 @@ class Replica:
                     self._add(entry.group, entry.key, number)
                 elif (there := self.contents.find(entry.dot) == entry) or not self.contents.has(entry.group, entry.key):
                     self._write(entry.group, entry.key, entry.payload, (entry,) if there else ())
-        if self.is_rewriting:
-            self._document.note_edit()
 
     def _missing(self, entry: Entry) -> int:
         """Return what this writer has added to a counter by a lost entry, as far as no other entry has it."""

@@ -108,8 +108,7 @@ class SharedSet(MutableSet[Any]):
 
     def clear(self) -> None:
         """Take all elements out.  The mix-in would sort them anew for each."""
-        for key in self._replica.contents.keys(self._group):
-            self._replica.remove(self._group, key)
+        self._replica.clear(self._group)
 
     @classmethod
     def _from_iterable(cls, it: Iterable[Any]) -> AbstractSet[Any]:
@@ -174,6 +173,12 @@ class SharedMap(MutableMapping[str, Any]):
             raise KeyError(key)
         self._replica.remove(self._group, key)
 
+    def pop(self, key: str, *default: Any) -> Any:
+        """Delete a key and return its value, or the default if it is not there."""
+        if key not in self:
+            self._replica.remove(self._group, key)  # it may wait to be written anew
+        return super().pop(key, *default)
+
     def update(self, other: Mapping[str, object] = MappingProxyType({}), /, **values: object) -> None:  # type: ignore[override]
         """Set several keys, as one change: others see all of it or nothing.  If it raises, nothing is changed."""
         payloads = {check_key(key): write_value(value) for key, value in {**other, **values}.items()}
@@ -181,8 +186,7 @@ class SharedMap(MutableMapping[str, Any]):
 
     def clear(self) -> None:
         """Delete all keys.  The mix-in would sort them anew for each."""
-        for key in self._replica.contents.keys(self._group):
-            self._replica.remove(self._group, key)
+        self._replica.clear(self._group)
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and self._replica.contents.has(self._group, key)

@@ -73,17 +73,13 @@ class Changes:
         for entry in changed:
             thing = entry.shown
             number, since = self._order.get(thing, (0, self.number + 1 if entry.dot in came else 0))
-            if number and since > seen and not self.shows(*thing):
+            if number and since > seen and not self.replica.contents.shows(*thing):
                 del self._order[thing]  # nobody knows of it
             elif number <= seen:  # else nobody knows of its last change
                 self.number += 1
                 self._order[thing] = self.number, since
                 self._order.move_to_end(thing)
         self.wake()
-
-    def shows(self, kind: Kind, name: str) -> bool:
-        """Return whether something of a name is there."""
-        return name in self.replica.contents.names(kind)
 
     def wake(self) -> None:
         """Wake all watches."""
@@ -144,14 +140,16 @@ class StateWatch:
 
     @checkpointed
     async def __anext__(self) -> StateChange:
-        changes, shows = self._changes, self._changes.shows
+        changes = self._changes
+        if changes.replica.is_noting:
+            await self._pause()
         while self._kinds:
             while self._names:
                 thing = self._kinds[0], self._names.pop()
                 self._name = thing[1]
-                if _matches(self.pattern, thing[1]) and shows(*thing) and not changes.awaits(thing, self.seen):
+                if _matches(self.pattern, thing[1]) and self._shows(*thing) and not changes.awaits(thing, self.seen):
                     return self._read(*thing)
-            await trio.lowlevel.checkpoint()
+            await self._pause()
             names = (name for name in changes.replica.contents.names(self._kinds[0]) if name > self._name)
             self._names = nsmallest(_AT_A_TIME, names)[::-1]
             if not self._names:
@@ -161,18 +159,27 @@ class StateWatch:
             while self._waiting:
                 thing, number, since = self._waiting.pop()
                 known, self.seen = self.seen, number
-                if _matches(self.pattern, thing[1]) and (since <= known or shows(*thing)):
+                if _matches(self.pattern, thing[1]) and (since <= known or self._shows(*thing)):
                     return self._read(*thing)
             self._waiting = changes.after(self.seen)
             if self._waiting:
-                await trio.lowlevel.checkpoint()
+                await self._pause()
             elif changes.ended:
                 raise StopAsyncIteration
             else:
                 await self.wakeup.wait()
 
+    async def _pause(self) -> None:
+        """Let others run, and a merge note all that is seen of it: what was shown before would count as unknown."""
+        await trio.lowlevel.checkpoint()
+        while self._changes.replica.is_noting:
+            await self.wakeup.wait()
+
+    def _shows(self, kind: Kind, name: str) -> bool:
+        return self._changes.replica.contents.shows(kind, name)
+
     def _read(self, kind: Kind, key: str) -> StateChange:
-        values, there = SharedMap(self._changes.replica, ""), self._changes.shows(kind, key)
+        values, there = SharedMap(self._changes.replica, ""), self._shows(kind, key)
         value = None
         if there and kind == "value":
             value = values[key]

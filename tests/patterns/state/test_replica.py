@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import resource
+import tracemalloc
 from collections import deque
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -359,10 +360,74 @@ def test_what_a_long_comparison_hides_gives_way_to_what_its_writer_removes_befor
             gone.add(key)
             document[key] = "new"
             del document[key]
+        one.pop_edits()
+        assert one.is_rewriting or all(f"a{number}" in document or f"a{number}" in gone for number in range(9))
     while one.is_rewriting:
         one.pop_edits()
     assert gone
     assert [key for key in gone if key in document] == []
+
+
+def test_own_writes_are_not_settled_while_a_long_comparison_has_hidden_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other, third = with_number(1, 7), with_number(2, 7), replica(3)
+    document = SharedMap(one, "")
+    document.update({f"a{number}": number for number in range(9)})
+    SharedMap(other, "").update({f"b{number}": number for number in range(9)})
+    give(other, third)
+    monkeypatch.setattr("iris.patterns.state.replica.AT_A_TIME", 3)
+    hidden = 0
+    for _ in merging(third, one):
+        one.pop_edits()  # as the task that sends them does
+        if not {f"a{number}" for number in range(9)} <= {*document}:
+            hidden += 1
+            assert one.is_rewriting
+    assert hidden > 2
+
+
+@pytest.mark.parametrize("how", ["one by one", "all"])
+def test_what_waits_to_be_written_anew_is_removed_as_what_is_seen(how: str) -> None:
+    one, other = with_number(1, 7), with_number(2, 7)
+    document, elements, beside = SharedMap(one, ""), SharedSet(one, "", "s"), SharedMap(one, "m")
+    numbers = range(200)
+    document.update({f"a{number}": number for number in numbers})
+    for number in numbers:
+        elements.add(number)
+    beside.update({f"a{number}": number for number in numbers})
+    SharedMap(other, "").update({f"b{number}": number for number in range(600)})
+    send(other, one)
+    assert min(len(document), len(elements), len(beside)) < 200
+    if how == "all":
+        document.clear()
+        elements.clear()
+    for number in numbers if how == "one by one" else ():
+        document.pop(f"a{number}", None)
+        elements.discard(number)
+    while one.is_rewriting:
+        one.pop_edits()
+    assert [key for key in document if key.startswith("a")] == []
+    assert (len(elements), len(beside)) == (0, 200)
+    with pytest.raises(KeyError):
+        document.pop("a1")
+
+
+def test_what_comes_while_a_long_comparison_is_merged_is_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other, third = replica(1), replica(2), replica(3)
+    SharedMap(third, "").update({f"{number}": number for number in range(9)})
+    monkeypatch.setattr("iris.patterns.state.replica.AT_A_TIME", 3)
+    steps = merging(third, one)
+    next(steps)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            SharedMap(other, "")["k"] = f"{number}" + "x" * 250_000
+            send(other, one)
+        assert tracemalloc.get_traced_memory()[0] < 3_000_000
+    finally:
+        tracemalloc.stop()
+    deque(steps, maxlen=0)
+    assert SharedMap(one, "")["k"].startswith("99")
+    assert len(SharedMap(one, "")) == 10
 
 
 def test_who_forges_a_writers_next_numbers_does_not_silence_it() -> None:

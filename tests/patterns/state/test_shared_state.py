@@ -22,9 +22,10 @@ from iris.kernel.errors import ConfigError, RemoteError, RequestTimeout
 from iris.patterns.service import Tunnels
 from iris.patterns.state import SharedState, StateChange
 from iris.patterns.state.entries import VALUE, WRITERS, Edit, Entry, encode
+from iris.patterns.state.shared_types import SharedMap
 from iris.testing import Network, Rights, inspect_document
 from tests.support.federations import open_federation
-from tests.support.states import draw, edit, replica
+from tests.support.states import draw, edit, replica, with_number
 
 
 @pytest.fixture
@@ -366,6 +367,24 @@ async def test_a_document_outlives_its_last_member_on_disk(
             assert dict(state) == expected
             state["run"] = (len(expected) and expected["run"] + 1) or 1
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+async def test_what_is_to_be_written_anew_is_on_disk_when_its_writer_ends(
+    autojump_clock: MockClock, network: Network, tmp_path: Path
+) -> None:
+    in_real_time(autojump_clock)
+    keys = {f"own.{number}" for number in range(600)}
+    other = with_number(1, 7)
+    SharedMap(other, "").update({f"other.{number}": number for number in range(600)})
+    (made,) = other.pop_edits()
+    async with network.open_node("prices") as node, node.state("prices", path=tmp_path / "copy") as state:
+        draw(state, 7, 1)
+        state.update(dict.fromkeys(keys, 1))
+        await trio.lowlevel.checkpoint()
+        assert state._replica.apply(made)
+        assert len(keys - {*state}) > 200, "some are hidden"
+    async with network.open_node("prices") as node, node.state("prices", path=tmp_path / "copy") as state:
+        assert keys - {*state} == set()
 
 
 async def test_a_service_that_starts_alone_is_paused_if_this_machine_knows_so(
