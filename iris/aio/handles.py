@@ -208,6 +208,8 @@ class SharedState(Handle[TrioState], MutableMapping[str, Any]):
     settled = awaited(TrioState.settled)
     statistics = direct(TrioState.statistics)
     update = direct(TrioState.update)  # type: ignore[arg-type, assignment]
+    pop: Any = direct(TrioState.pop)  # overloaded
+    clear = direct(TrioState.clear)  # pyright: ignore[reportAssignmentType]
     __getitem__ = direct(TrioState.__getitem__)
     __setitem__ = direct(TrioState.__setitem__)
     __delitem__ = direct(TrioState.__delitem__)

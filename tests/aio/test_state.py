@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,21 @@ async def test_tasks_read_write_and_follow_a_document() -> None:
         change = await anext(watch)
         assert (change.key, change.value) == ("late", 1)
         assert there.statistics().received > 0
+
+
+@on_asyncio()
+async def test_keys_are_deleted_as_quickly_as_they_are_set() -> None:
+    async with iris.aio.open_node("prices") as node, node.state("prices") as state:
+        began = time.process_time()
+        state.update({f"key.{number}": number for number in range(30_000)})
+        written = time.process_time() - began
+        assert (state.pop("key.7"), state.pop("key.7", None)) == (7, None)
+        with pytest.raises(KeyError):
+            state.pop("key.7")
+        began = time.process_time()
+        state.clear()
+        assert time.process_time() - began < 10 * written
+        assert not state
 
 
 @on_asyncio()
