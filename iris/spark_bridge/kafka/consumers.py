@@ -169,7 +169,7 @@ class _Reading:
 
     def _find_place(self, group: str, spans: Mapping[int, Span]) -> dict[int, int]:
         log, owner = self._log, self._owner
-        known = log.committed(owner, group)
+        known = log.committed(owner, group, spans)
         if known.keys() >= spans.keys() and not self._asked.replay:
             return known
         if not known:
@@ -180,7 +180,7 @@ class _Reading:
         end = time.monotonic() + (LEAVING if self._asked.replay else 0.0)
         while not log.set_committed(owner, group, place):
             if not self._asked.replay:
-                return place | log.committed(owner, group)
+                return place | log.committed(owner, group, spans)
             if time.monotonic() > end:
                 raise RemoteError(
                     "bad_request", f"group {group!r} is not replayed: another consumer of it is there. End that first"

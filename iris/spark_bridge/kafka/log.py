@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Any, Final, final
 from urllib.parse import quote, unquote
 
@@ -296,17 +296,22 @@ class KafkaLog:
         found = sorted(one.group_id[len(prefix) :] for one in listed if one.group_id.startswith(prefix))
         return [(unquote(owner), group) for owner, _, group in (one.partition("/") for one in found)]
 
-    def committed(self, owner: str, group: str) -> dict[int, int]:
-        """Return the offset from which a group goes on, by partition; none if it is new."""
-        name = self.group_id(owner, group)
-        asked = self._admin.list_consumer_group_offsets([GroupOffsets(name)], request_timeout=_ANSWER)
-        try:
-            places = asked[name].result(_ANSWER + 5).topic_partitions
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
-                return {}
-            raise self._translated(error) from None
-        return {one.partition: one.offset for one in places if one.topic == self.topic and one.offset >= 0}
+    def committed(self, owner: str, group: str, partitions: Iterable[int]) -> dict[int, int]:
+        """Return the offset from which a group goes on, by partition; none if it is new.
+
+        A consumer asks, which joins no group by that.  Where librdkafka's admin client does (2.16, and before), and the
+        group's coordinator has just changed, the process ends.
+        """
+        with closing(self.consumer(self.group_id(owner, group))) as consumer:
+            try:
+                asked = [TopicPartition(self.topic, partition) for partition in partitions]
+                places = consumer.committed(asked, timeout=_ANSWER)
+            except KafkaException as error:
+                raise self._translated(error) from None
+        for place in places:
+            if place.error is not None:
+                raise self._translated(KafkaException(place.error))
+        return {place.partition: place.offset for place in places if place.offset >= 0}
 
     def set_committed(self, owner: str, group: str, offsets: Mapping[int, int]) -> bool:
         """Let a group go on from other offsets; return False if a consumer of it is there, and nothing was changed."""
