@@ -203,6 +203,7 @@ class SharedSet(Handle[TrioSet], MutableSet[Any]):
 
     add = direct(TrioSet.add)
     discard = direct(TrioSet.discard)
+    remove = direct(TrioSet.remove)
     clear = direct(TrioSet.clear)  # pyright: ignore[reportAssignmentType]
     __contains__ = direct(TrioSet.__contains__)
     __iter__ = direct(TrioSet.__iter__)  # pyright: ignore[reportAssignmentType]

@@ -121,8 +121,8 @@ class Replica:
         self._document = document
         self._random = random
         self._max_bytes = max_bytes
-        self.is_noting = False
-        """True while a long merge is seen, and not all of its changes are noted yet: watches wait."""
+        self._noting: EntryIndex | None = None
+        """What was seen before a long merge, until all of its changes are noted."""
         self._meanwhile: set[int] | None = None
         """Dots of what came or went while a merge works on a copy of the contents. None while none does."""
         self.starts: Final[dict[int, int]] = {}
@@ -204,8 +204,8 @@ class Replica:
         own = [entry for entry in self.contents.at(group, name) if entry.dot % WRITERS == writer]
         return max(own, key=by_dot, default=None)
 
-    def remove(self, group: Group, key: str) -> None:
-        """Remove a key, if it is there or waits to be written anew."""
+    def remove(self, group: Group, key: str) -> bool:
+        """Remove a key, if it is there or waits to be written anew; return whether it was seen."""
         self._document.check_open()
         self._forget((group, key))
         entries = self.contents.at(group, key)
@@ -213,6 +213,7 @@ class Replica:
             self._choose_writer()
             self._remove(entries)
             self._count()
+        return bool(entries)
 
     def clear(self, group: Group) -> None:
         """Remove all keys of a group, those as well that wait to be written anew."""
@@ -296,6 +297,11 @@ class Replica:
     def is_rewriting(self) -> bool:
         """True while entries wait to be written anew because another member has used this writer's number."""
         return bool(self._found_lost or self._lost or self._left)
+
+    @property
+    def is_noting(self) -> bool:
+        """True while a long merge is seen, and not all of its changes are noted: watches wait until they are."""
+        return self._noting is not None
 
     def covers(self, vector: Mapping[int, int]) -> bool:
         """Return whether everything that a vector counts is known."""
@@ -419,14 +425,13 @@ class Replica:
         lost = {_place(entry): entry for entry in self._lost_of(mine)}
         self._found_lost.update(lost)  # at once: what is written or removed from now on comes after it
         changed, came = contents.pop_changes()
-        self.is_noting = contents is not live
+        if contents is not live:
+            self._noting = live
         for some in _parts(changed):
-            if contents is not live:
-                came.difference_update(entry.dot for entry in some if live.shows(*entry.shown))
             self._note(some, came)
             yield
-        if self.is_noting:
-            self.is_noting = False
+        if contents is not live:
+            self._noting = None
             self._note([], came)
         for places in _parts(list(lost)):
             for place in places:
@@ -442,6 +447,8 @@ class Replica:
     def _note(self, changed: list[Entry], came: set[int]) -> None:
         if self._meanwhile is not None:
             self._meanwhile.update(entry.dot for entry in changed)
+        if self._noting is not None:  # what watches have seen, whatever came and went since
+            came.difference_update(entry.dot for entry in changed if self._noting.shows(*entry.shown))
         self._document.note_changes(changed, came)
 
     def leave(self, number: int) -> None:

@@ -351,11 +351,12 @@ class SharedState(SharedMap):
                 self._end_watches()
                 self._changed.unpark_all()
                 with trio.CancelScope(shield=True):
-                    with trio.move_on_after(_GOODBYE), suppress(IrisError):
+                    with trio.move_on_after(_GOODBYE):
                         async with self._merging:  # which may find what is to be written anew
                             pass
                         while self._replica.is_rewriting:
                             await self._changed.park()
+                    with trio.move_on_after(_GOODBYE), suppress(IrisError):
                         if self._members.others() and self._replica.writer >= 0:
                             # what may have reached nobody is fetched by somebody
                             await self._ask_reached(_GOODBYE, 2)

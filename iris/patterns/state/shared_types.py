@@ -33,6 +33,7 @@ from iris.patterns.state.replica import Replica
 
 _MOST: Final = WRITERS * MAX_COUNT
 """Sum that all writers can have added at most."""
+_MISSING: Final = object()
 
 
 @final
@@ -106,6 +107,15 @@ class SharedSet(MutableSet[Any]):
         """Remove an element, if it is there."""
         self._replica.remove(self._group, write_element(value))
 
+    def remove(self, value: object) -> None:
+        """Remove an element; raise KeyError if it is not there."""
+        try:
+            is_there = self._replica.remove(self._group, write_element(value))
+        except ConfigError:
+            is_there = False
+        if not is_there:
+            raise KeyError(value)
+
     def clear(self) -> None:
         """Take all elements out.  The mix-in would sort them anew for each."""
         self._replica.clear(self._group)
@@ -169,15 +179,15 @@ class SharedMap(MutableMapping[str, Any]):
         self._replica.write(self._group, check_key(key), write_value(value))
 
     def __delitem__(self, key: str) -> None:
-        if key not in self:
+        if not self._replica.remove(self._group, key):
             raise KeyError(key)
-        self._replica.remove(self._group, key)
 
-    def pop(self, key: str, *default: Any) -> Any:
-        """Delete a key and return its value, or the default if it is not there."""
-        if key not in self:
-            self._replica.remove(self._group, key)  # it may wait to be written anew
-        return super().pop(key, *default)
+    def pop(self, key: str, default: Any = _MISSING) -> Any:
+        """Delete a key and return its value; if it is not there, return the default, or raise KeyError."""
+        value = self.get(key, default)
+        if not self._replica.remove(self._group, key) and value is _MISSING:
+            raise KeyError(key)
+        return value
 
     def update(self, other: Mapping[str, object] = MappingProxyType({}), /, **values: object) -> None:  # type: ignore[override]
         """Set several keys, as one change: others see all of it or nothing.  If it raises, nothing is changed."""

@@ -172,7 +172,7 @@ class StateWatch:
     async def _pause(self) -> None:
         """Let others run, and a merge note all that is seen of it: what was shown before would count as unknown."""
         await trio.lowlevel.checkpoint()
-        while self._changes.replica.is_noting:
+        while self._changes.replica.is_noting and not self._changes.ended:
             await self.wakeup.wait()
 
     def _shows(self, kind: Kind, name: str) -> bool:

@@ -302,16 +302,28 @@ class KafkaLog:
         A consumer asks, which joins no group by that.  Where librdkafka's admin client does (2.16, and before), and the
         group's coordinator has just changed, the process ends.
         """
-        with closing(self.consumer(self.group_id(owner, group))) as consumer:
-            try:
-                asked = [TopicPartition(self.topic, partition) for partition in partitions]
-                places = consumer.committed(asked, timeout=_ANSWER)
-            except KafkaException as error:
-                raise self._translated(error) from None
+        deadline = time.monotonic() + _ANSWER
+        try:
+            with closing(self.consumer(self.group_id(owner, group))) as consumer:
+                places = self._places(consumer, partitions, deadline)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return {}
+            raise self._translated(error) from None
         for place in places:
             if place.error is not None:
                 raise self._translated(KafkaException(place.error))
         return {place.partition: place.offset for place in places if place.offset >= 0}
+
+    def _places(self, consumer: Consumer, partitions: Iterable[int], deadline: float) -> list[TopicPartition]:
+        asked = [TopicPartition(self.topic, partition) for partition in partitions]
+        while True:
+            try:
+                return consumer.committed(asked, timeout=max(deadline - time.monotonic(), 0.1))
+            except KafkaException as error:  # brokers do not agree yet which one has the group
+                if error.args[0].code() not in PASSING or time.monotonic() > deadline:
+                    raise
+            time.sleep(_PAUSE)
 
     def set_committed(self, owner: str, group: str, offsets: Mapping[int, int]) -> bool:
         """Let a group go on from other offsets; return False if a consumer of it is there, and nothing was changed."""

@@ -60,7 +60,7 @@ _THREADS: Final = 64
 """Readers and consumers of a member that are served at the same moment."""
 
 _GROUPS_AT_A_TIME: Final = 8
-"""Groups whose place is asked for at the same moment: some 10 ms each."""
+"""Groups whose place is asked for at the same moment: some 10 ms each, and more with TLS."""
 
 _MAX_RANGE: Final = 2**31
 """Offsets that one chunk may stand for."""
@@ -88,6 +88,8 @@ class KafkaOperations:
         self._consumers = KafkaConsumers(member.log, config, self._threads)
         self._polls: Counter[str] = Counter()
         """Number of requests that wait for news, by cluster."""
+        self._listing = trio.Lock()
+        """Held by who asks for the places of all groups: each takes a client of Kafka for a moment."""
 
     def close(self) -> None:
         """End what would go on until the caller leaves: the member leaves."""
@@ -203,7 +205,8 @@ class KafkaOperations:
             with ThreadPoolExecutor(_GROUPS_AT_A_TIME) as threads:
                 return list(threads.map(look, groups))
 
-        return await run_in_thread(find)
+        async with self._listing:
+            return await run_in_thread(find)
 
     async def _drop(self, _sender: Sender, asked: Drop) -> bool:
         if asked.group is None:

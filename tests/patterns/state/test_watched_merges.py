@@ -91,6 +91,51 @@ async def test_a_watch_that_begins_while_a_long_comparison_is_noted_knows_what_i
     assert shown == there(one) == {("value", "0"): 0}
 
 
+async def test_a_key_that_goes_and_is_set_while_a_long_comparison_is_noted_is_known_when_it_goes(
+    autojump_clock: object,
+) -> None:
+    one, third = replica(1), replica(3)
+    SharedMap(third, "").update({f"{number}": number for number in range(12)})
+    third.pop_edits()
+    for _ in merging(third, one):
+        pass
+    watch, shown = StateWatch(">", follow(one)), Shown()
+    await look(watch, shown)
+    assert len(shown) == 12
+    SharedMap(third, "").clear()
+    SharedMap(third, "")["last"] = 1
+    third.pop_edits()
+    steps = merging(third, one)
+    while len(SharedMap(one, "")) == 12:
+        next(steps)
+    for number in range(12):
+        SharedMap(one, "")[f"{number}"] = -1
+    for _ in steps:
+        pass
+    SharedMap(one, "").clear()
+    await look(watch, shown)
+    assert shown == there(one) == {}
+
+
+async def test_edits_that_come_while_a_long_comparison_is_noted_let_no_watch_go_on(autojump_clock: object) -> None:
+    one, other, third = replica(1), replica(2), replica(3)
+    watch, shown = StateWatch(">", follow(one)), Shown()
+    await look(watch, shown)
+    SharedMap(third, "").update({f"{number}": number for number in range(9)})
+    steps = merging(third, one)
+    while not SharedMap(one, ""):
+        next(steps)
+    SharedMap(other, "")["k"] = 1
+    send(other, one)
+    await look(watch, shown)
+    assert shown == {}
+    for _ in steps:
+        pass
+    await look(watch, shown)
+    assert shown == there(one)
+    assert len(shown) == 10
+
+
 @pytest.mark.parametrize("seed", range(60))
 async def test_watches_show_in_the_end_what_is_there(seed: int, autojump_clock: object) -> None:
     """Writes, edits that come, looks and steps of merges in any order; some look seldom, and some begin late."""
