@@ -1,4 +1,4 @@
-"""The site of ``make docs``: no warning, below a minute, and all of it works from files, without server or network."""
+"""The site of ``make docs``: no warning, and all of it works from files, without server or network."""
 
 from __future__ import annotations
 

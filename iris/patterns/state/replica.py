@@ -254,7 +254,6 @@ class Replica:
         for entry in entries:
             if self._added.pop(entry.dot, None) is None:
                 self._removed.append(entry.dot)
-            self._forget(_place(entry))
             self.contents.drop(entry)
 
     def _choose_writer(self) -> None:

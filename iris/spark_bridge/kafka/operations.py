@@ -60,7 +60,7 @@ _THREADS: Final = 64
 """Readers and consumers of a member that are served at the same moment."""
 
 _GROUPS_AT_A_TIME: Final = 8
-"""Groups whose place is asked for at the same moment: some 10 ms each, and more with TLS."""
+"""Groups whose place is asked for at the same moment, each by a client of its own: some 50 ms, and more with TLS."""
 
 _MAX_RANGE: Final = 2**31
 """Offsets that one chunk may stand for."""
