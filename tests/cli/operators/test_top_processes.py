@@ -21,15 +21,18 @@ def _view(terminal: Terminal, interval: str) -> dict[str, Any]:
     return view
 
 
+def _is_anybody_late(view: dict[str, Any]) -> bool:
+    """Whether a node is late with its second report, or was with its first: the rates of that one are not known yet."""
+    return any(node["late"] for node in view["silent"]) or not all(node["seconds"] for node in view["nodes"])
+
+
 def _check(terminal: Terminal, interval: str, members: list[int], callers: list[int]) -> None:
     """Compare a view with the processes that live."""
-    for _ in range(4):
-        view = _view(terminal, interval)
-        late = [node for node in view["nodes"] if not node["seconds"]]  # in the first survey: its rates are not known
-        late += [node for node in view["silent"] if node["late"]]
-        if not late:
-            break
-    assert view["silent"] == late == []
+    view, tries = _view(terminal, interval), 1
+    while _is_anybody_late(view):
+        assert tries < 4, view
+        view, tries = _view(terminal, interval), tries + 1
+    assert view["silent"] == []
     nodes = {node["process"]: node for node in view["nodes"]}
     assert sorted(nodes) == sorted([*members, *callers])
     (cluster,) = view["clusters"]
